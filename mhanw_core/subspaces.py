@@ -1,0 +1,230 @@
+"""Geometry of heads: principal angles, overlaps, circuits, and what chance and room allow.
+
+`W` is (n_heads, d_model, d_k); the columns of a head span its subspace. Results are float64.
+Columns must be independent: a singular value below max(rows, columns) * eps * (the largest) is
+zero, with the eps of the dtype given. To take float32 weights as exact, pass them as float64.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mhanw_core.regression import Array, finite_array
+
+
+class DependentColumnsError(ValueError):
+    """The columns of a head or matrix are dependent to rounding: its subspace is in doubt."""
+
+
+def _tall(name: str, value: ArrayLike, axes: int, shape: str) -> Array:
+    w = finite_array(name, value)
+    if w.ndim != axes:
+        raise ValueError(f"{name} has shape {w.shape}; expected {shape}.")
+    if w.shape[-1] > w.shape[-2]:
+        raise ValueError(
+            f"{name} has {w.shape[-1]} columns in dimension {w.shape[-2]} (shape {w.shape}); "
+            "at most that many can be independent. Is it transposed?"
+        )
+    return w
+
+
+def stacked_heads(name: str, W: ArrayLike) -> Array:
+    """Return `W` as (n_heads, d_model, d_k), or raise a ValueError that says why not."""
+    return _tall(name, W, 3, "(n_heads, d_model, d_k); for one head pass W[None]")
+
+
+def _unit_scale(w: Array) -> Array:
+    """Divide each matrix of a stack by its largest entry, so that no product overflows."""
+    peak = np.abs(w).max(axis=(-2, -1), keepdims=True).astype(np.float64)
+    return w / np.where(peak > 0, peak, 1.0)
+
+
+def orthonormal_bases(W: ArrayLike, name: str = "W") -> Array:
+    """Orthonormal basis of every head's subspace, by Householder QR.
+
+    Parameters
+    ----------
+    W : (n_heads, d_model, d_k)
+    name : str, its name in messages
+
+    Returns
+    -------
+    (n_heads, d_model, d_k) array
+
+    Raises
+    ------
+    ValueError
+        If W is not such an array or not finite; as `DependentColumnsError`, which names the
+        head and its numerical rank, if a head has dependent columns.
+
+    References
+    ----------
+    Björck and Golub (1973).
+    """
+    w = stacked_heads(name, W)
+    q, r = np.linalg.qr(_unit_scale(w))
+    s = np.linalg.svd(r, compute_uv=False)
+    rank = (s > max(w.shape[1:]) * np.finfo(w.dtype).eps * s[:, :1]).sum(axis=1)
+    weak = np.flatnonzero(rank < w.shape[2])
+    if weak.size:
+        which = name if len(w) == 1 else f"head {weak[0]} of {name}"
+        raise DependentColumnsError(
+            f"{which} has {w.shape[2]} columns of numerical rank {rank[weak[0]]}; angles need "
+            "independent columns. Leave it out, or pass a basis of its range (scipy.linalg.orth)."
+        )
+    return np.asarray(q)
+
+
+def principal_angles(A: ArrayLike, B: ArrayLike) -> Array:
+    """Principal angles between two column spaces, accurate to rounding near 0 and near pi/2.
+
+    Angles above 45 degrees come from their cosines, the others from their sines.
+
+    Parameters
+    ----------
+    A, B : (d_model, p) and (d_model, q)
+
+    Returns
+    -------
+    (min(p, q),) array
+        Radians, ascending.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not match, an entry is not finite, or columns are dependent.
+
+    References
+    ----------
+    Björck and Golub (1973), the cosines; Knyazev and Argentati (2002), the sines.
+    """
+    a, b = (_tall(n, x, 2, "(d_model, columns)") for n, x in (("A", A), ("B", B)))
+    if len(a) != len(b):
+        raise ValueError(f"A has {len(a)} rows and B {len(b)}; they must lie in the same space.")
+    q_b, q_a = sorted(
+        (orthonormal_bases(a[None], "A")[0], orthonormal_bases(b[None], "B")[0]),
+        key=lambda q: q.shape[1],
+    )
+    inner = q_a.T @ q_b
+    cosines = np.minimum(np.linalg.svd(inner, compute_uv=False), 1)
+    sines = np.minimum(np.linalg.svd(q_b - q_a @ inner, compute_uv=False)[::-1], 1)
+    return np.sort(np.where(cosines**2 > 0.5, np.arcsin(sines), np.arccos(cosines)))
+
+
+def _pair_products(a: Array, b: Array) -> Array:
+    """(H, H) array of <a_h^T a_g, b_h^T b_g>_F / d_k, one row of heads at a time."""
+    n_heads, d_model, d_k = a.shape
+    flat_a, flat_b = (np.moveaxis(x, 1, 0).reshape(d_model, -1) for x in (a, b))
+    rows = ((x.T @ flat_a) * (y.T @ flat_b) for x, y in zip(a, b, strict=True))
+    sums = np.stack([row.reshape(d_k, n_heads, d_k).sum(axis=(0, 2)) for row in rows])
+    return np.asarray((sums + sums.T) / (2 * d_k))
+
+
+def pairwise_overlaps(W: ArrayLike) -> Array:
+    """Mean squared cosine of the principal angles between every two heads.
+
+    Takes W of shape (n_heads, d_model, d_k); returns (n_heads, n_heads), from 0 (orthogonal)
+    to 1 (equal subspaces), 1 on the diagonal. Raises and source as `orthonormal_bases`.
+    """
+    q = orthonormal_bases(W)
+    overlaps = np.minimum(_pair_products(q, q), 1.0)
+    np.fill_diagonal(overlaps, 1.0)
+    return overlaps
+
+
+def _circuits(W_Q: ArrayLike, W_K: ArrayLike) -> tuple[Array, Array]:
+    q, k = stacked_heads("W_Q", W_Q), stacked_heads("W_K", W_K)
+    if q.shape[1:] != k.shape[1:] or len(q) % len(k):
+        raise ValueError(
+            f"W_Q has shape {q.shape} and W_K {k.shape}; they must agree, except that a key head "
+            "may serve a whole number of consecutive query heads."
+        )
+    return q, np.repeat(k, len(q) // len(k), axis=0)
+
+
+def circuit_inner_products(W_Q: ArrayLike, W_K: ArrayLike) -> Array:
+    """Inner products <M_h, M_h'>_F of the circuits M_h = W_K^h W_Q^h^T / sqrt(d_k).
+
+    They equal <W_Q^T W_Q', W_K^T W_K'>_F / d_k, so no d_model x d_model matrix is formed.
+
+    Parameters
+    ----------
+    W_Q : (n_heads, d_model, d_k)
+    W_K : (n_heads, d_model, d_k), or fewer heads
+        Then each serves a run of consecutive query heads (grouped-query attention).
+
+    Returns
+    -------
+    (n_heads, n_heads) array
+
+    Raises
+    ------
+    ValueError
+        If shapes do not match, an entry is not finite, or the products overflow.
+
+    References
+    ----------
+    Elhage et al. (2021), the circuit.
+    """
+    q, k = (w.astype(np.float64) for w in _circuits(W_Q, W_K))
+    with np.errstate(over="ignore", invalid="ignore"):
+        products = _pair_products(q, k)
+    if not np.isfinite(products).all():
+        raise ValueError("the inner products of W_Q and W_K overflow float64; rescale them.")
+    return products
+
+
+def circuit_overlaps(W_Q: ArrayLike, W_K: ArrayLike) -> Array:
+    """Cosines <M_h, M_h'>_F / (|M_h|_F |M_h'|_F) of the heads' circuits; they may be negative.
+
+    Takes, returns and raises as `circuit_inner_products`; also a ValueError if a circuit is
+    zero to rounding, for it has no direction. Unchanged by W_K -> W_K A, W_Q -> W_Q A^{-T}.
+    """
+    q, k = (_unit_scale(w) for w in _circuits(W_Q, W_K))
+    products = _pair_products(q, k)
+    square = np.diag(products)
+    largest = np.square(q).sum(axis=(1, 2)) * np.square(k).sum(axis=(1, 2)) / q.shape[2]
+    zero = np.flatnonzero(square <= q.shape[1] * np.finfo(np.float64).eps * largest)
+    if zero.size:
+        raise ValueError(f"the circuit W_K W_Q^T of head {zero[0]} is zero; leave that head out.")
+    return np.clip(products / np.sqrt(np.outer(square, square)), -1.0, 1.0)
+
+
+def _check_sizes(d_model: int, d_k: int) -> None:
+    if d_model != int(d_model) or d_k != int(d_k) or not 1 <= d_k <= d_model:
+        raise ValueError(f"need whole numbers 1 <= d_k <= d_model; found {d_k!r} and {d_model!r}.")
+
+
+class RandomOverlap(NamedTuple):
+    """Mean and variance of the overlap of two independent uniformly random subspaces."""
+
+    mean: float
+    variance: float
+
+
+def random_overlap(d_model: int, d_k: int) -> RandomOverlap:
+    """Overlap of two random subspaces: mean d_k/N, variance 2(N-d_k)^2 / (N^2 (N-1)(N+2)).
+
+    The overlaps of two different pairs of heads are independent, those of three need not be.
+    A ValueError unless 1 <= d_k <= d_model. Source: fourth moments of the uniform measure on
+    the orthogonal group, Collins and Śniady (2006).
+    """
+    _check_sizes(d_model, d_k)
+    n, free = d_model, d_model - d_k
+    return RandomOverlap(d_k / n, 2 * free**2 / (n**2 * (n - 1) * (n + 2)) if free else 0.0)
+
+
+def max_hdi(n_heads: int, d_model: int, d_k: int) -> float:
+    """Upper bound on the subspace HDI, 1 - max(0, (H d_k/N - 1)/(H - 1)).
+
+    Since |sum P_h|_F^2 >= (H d_k)^2/N, with equality for tight fusion frames. They need not
+    exist: two planes in three dimensions share a line (overlap >= 1/2; the bound says 1/3).
+    A ValueError for one head, or unless 1 <= d_k <= d_model. Source: Welch (1974).
+    """
+    _check_sizes(d_model, d_k)
+    if n_heads != int(n_heads) or n_heads < 2:
+        raise ValueError(f"n_heads must be a whole number of at least 2; found {n_heads!r}.")
+    return 1 - max(0.0, (n_heads * d_k / d_model - 1) / (n_heads - 1))
