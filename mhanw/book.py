@@ -180,7 +180,7 @@ def parameters(chapter: Chapter) -> dict[str, Any]:
 def _literal(source: str | ast.AST | None, otherwise: Any = None) -> Any:
     """Evaluate a Python literal, and nothing but a literal."""
     try:
-        return ast.literal_eval(source or "None")  # type: ignore[arg-type]
+        return ast.literal_eval(source or "None")
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return otherwise
 

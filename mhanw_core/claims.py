@@ -308,7 +308,12 @@ def _vanishes(item: Any) -> bool:
         return bool(sympy.simplify(item) == sympy.true)
     if item.has(sympy.Float):
         raise TypeError(f"evidence must be exact; {_shorten(item)} holds a floating-point number.")
-    steps = (lambda e: e, sympy.expand, sympy.simplify, lambda e: sympy.simplify(e.rewrite(sympy.exp)))
+    steps = (
+        lambda e: e,
+        sympy.expand,
+        sympy.simplify,
+        lambda e: sympy.simplify(e.rewrite(sympy.exp)),
+    )
     return any(step(item) == 0 for step in steps)
 
 
@@ -481,9 +486,9 @@ def _missing(row: Row, verdict: str, checks: list[Check]) -> list[str]:
         return [] if any(c.kind == "citation" for c in checks) else ["checked reference"]
     numbers = ("measurement", "agreement")
     missing = []
-    if row.kind == "mathematics" and row.verdict != "open":
-        if not any(c.kind in ("proof", "counterexample") for c in checks):
-            missing.append("symbolic proof or counterexample")
+    exact = any(c.kind in ("proof", "counterexample") for c in checks)
+    if row.kind == "mathematics" and row.verdict != "open" and not exact:
+        missing.append("symbolic proof or counterexample")
     if not any(c.kind in numbers for c in checks):
         missing.append("measurement")
     elif not any(c.controls for c in checks if c.kind in numbers):
@@ -593,6 +598,28 @@ def _math(text: str) -> str:
         r"\$([^$]+)\$",
         r'<span class="math notranslate nohighlight">\\(\1\\)</span>',
         html.escape(text, quote=False),
+    )
+
+
+def ledger_html(cards: dict[str, dict[str, Any] | None]) -> str:
+    """All claims of `ledger` as one table for the page: claim, verdict, what qualifies it."""
+    head = "".join(f"<th>{name}</th>" for name in ("claim", "verdict", "decisive figure"))
+    lines = "".join(_ledger_row(load()[claim_id], card) for claim_id, card in cards.items())
+    return (
+        f'<table class="mhanw-ledger"><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>'
+    )
+
+
+def _ledger_row(row: Row, card: dict[str, Any] | None) -> str:
+    verdict = card["verdict"] if card else NO_EVIDENCE
+    tone = ("red" if not card["ok"] else verdict) if card else "none"
+    note = f'<p class="mhanw-note">{_math(row.note)}</p>' if card and row.note else ""
+    return (
+        f'<tr><td><code class="mhanw-id">{row.id}</code> '
+        f'<span class="mhanw-place">Step {row.step}, {html.escape(row.place)}</span>'
+        f'<p class="mhanw-statement">{_math(row.statement)}</p>{note}</td>'
+        f'<td><span class="mhanw-verdict mhanw-{tone}">{verdict}</span></td>'
+        f'<td class="mhanw-figure">{_math(card["decisive"]) if card else ""}</td></tr>'
     )
 
 
