@@ -377,7 +377,8 @@ async def _watch(chapter: Chapter, folder: Path, task: Task, log: IO[bytes]) -> 
         stderr=log,
         start_new_session=True,  # a Ctrl-C is for us; we pass it on by closing stdin
     )
-    assert worker.stdin and worker.stdout
+    assert worker.stdin is not None
+    assert worker.stdout is not None
     last: dict[str, Any] = {"begun": 0, "total": 0}
     try:
         async with asyncio.timeout(task.time_limit):

@@ -21,13 +21,14 @@ PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY)
 def use_style() -> None:
     """Set the book's defaults for all figures drawn after this call."""
     import matplotlib as mpl
+    from cycler import cycler
 
     mpl.rcParams.update(mpl.rcParamsDefault, backend=mpl.rcParams["backend"])
     mpl.rcParams.update(
         {
             "axes.edgecolor": GREY,
             "axes.labelcolor": INK,
-            "axes.prop_cycle": mpl.cycler(color=PALETTE),
+            "axes.prop_cycle": cycler(color=PALETTE),
             "axes.spines.right": False,
             "axes.spines.top": False,
             "axes.titlelocation": "left",
