@@ -565,7 +565,7 @@ class Card:
         red = "".join(f'<p class="mhanw-problem">Red: {_math(p)}</p>' for p in self.problems)
         lines = "".join(_evidence_rows(check) for check in self.evidence)
         return (
-            f'<div class="mhanw-card mhanw-{tone}"><div class="mhanw-head">'
+            f'<div class="mhanw-card mhanw-{tone}" id="claim-{row.id}"><div class="mhanw-head">'
             f'<span class="mhanw-verdict">{self.verdict}</span>'
             f'<code class="mhanw-id">{row.id}</code>'
             f'<span class="mhanw-place">{html.escape(row.place)}</span></div>'
@@ -614,8 +614,11 @@ def _ledger_row(row: Row, card: dict[str, Any] | None) -> str:
     verdict = card["verdict"] if card else NO_EVIDENCE
     tone = ("red" if not card["ok"] else verdict) if card else "none"
     note = f'<p class="mhanw-note">{_math(row.note)}</p>' if card and row.note else ""
+    name = f'<code class="mhanw-id">{row.id}</code>'
+    if card:
+        name = f'<a href="{card["page"]}.html#claim-{row.id}">{name}</a>'
     return (
-        f'<tr><td><code class="mhanw-id">{row.id}</code> '
+        f"<tr><td>{name} "
         f'<span class="mhanw-place">Step {row.step}, {html.escape(row.place)}</span>'
         f'<p class="mhanw-statement">{_math(row.statement)}</p>{note}</td>'
         f'<td><span class="mhanw-verdict mhanw-{tone}">{verdict}</span></td>'
@@ -649,7 +652,7 @@ def read_evidence(notebook: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def ledger(folder: str | Path) -> dict[str, dict[str, Any] | None]:
     """Cards of all executed notebooks in a folder, in the register's order.
 
-    Claims without evidence yet map to None.
+    A card's `page` names its notebook. Claims without evidence yet map to None.
 
     Raises
     ------
@@ -665,5 +668,5 @@ def ledger(folder: str | Path) -> dict[str, dict[str, Any] | None]:
         twice = cards.keys() & found.keys()
         if twice:
             raise ValueError(f"{path.name}: {', '.join(twice)} already has a card elsewhere.")
-        cards |= found
+        cards |= {claim_id: {**card, "page": path.stem} for claim_id, card in found.items()}
     return {claim_id: cards.get(claim_id) for claim_id in load()}

@@ -194,3 +194,11 @@ def test_no_page_names_a_foreign_script_or_style(site: Path) -> None:
     tag = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=[\"'](https?:)?//[^\"']+")
     found = {p.name: m[0] for p in site.rglob("*.html") if (m := tag.search(p.read_text()))}
     assert found == {}
+
+
+def test_ledger_leads_to_every_card(site: Path) -> None:
+    text = (site / "chapters" / "ledger.html").read_text()
+    links = re.findall(r'href="([\w.]+)#(claim-[\w-]+)"', text)
+    assert len(links) == 8 * len(CHAPTERS)
+    for page, anchor in links:
+        assert f'id="{anchor}"' in (site / "chapters" / page).read_text()
