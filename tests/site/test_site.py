@@ -165,7 +165,8 @@ const rgb = s => s.match(/[\\d.]+/g).map(Number);
 const ground = e => { while (e) { const c = rgb(getComputedStyle(e).backgroundColor);
   if (c.length < 4 || c[3] > 0.99) return c.slice(0, 3); e = e.parentElement; }
   return [255, 255, 255]; };
-const words = '.mhanw-card p, .mhanw-card td, .mhanw-card span.mhanw-place';
+const words = ['p', 'td', 'th', 'span.mhanw-place']
+  .map(t => `.mhanw-card ${t}, .mhanw-ledger ${t}`).join();
 return [...document.querySelectorAll(words)]
   .map(e => { const a = light(rgb(getComputedStyle(e).color).slice(0, 3)), b = light(ground(e));
     return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); });
@@ -173,8 +174,9 @@ return [...document.querySelectorAll(words)]
 
 
 @pytest.mark.parametrize("view", ["desktop", "dark"])
-def test_cards_are_legible(browser: webdriver.Chrome, address: str, view: str) -> None:
-    open_page(browser, f"{address}/{CHAPTERS[0]}.html", view)
+@pytest.mark.parametrize("page", [CHAPTERS[0], "chapters/ledger"])
+def test_cards_are_legible(browser: webdriver.Chrome, address: str, page: str, view: str) -> None:
+    open_page(browser, f"{address}/{page}.html", view)
     contrasts = browser.execute_script(CONTRAST)
     assert len(contrasts) > 50
     assert min(contrasts) >= 4.5
