@@ -10,7 +10,7 @@ from books import row
 from mhanw_core import claims
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def register() -> Iterator[dict[str, claims.Row]]:
     """A small register in place of the book's own."""
     first = ["kernel-is-good", "verdict-differs", "control-accepted", "evidence-lacks", "no-card"]
