@@ -23,6 +23,7 @@ import yaml
 MIME = "application/vnd.mhanw.claim+json"
 VERDICTS = ("holds", "conditional", "fails", "open")
 NO_EVIDENCE = "no evidence yet"
+MOST_SE = 5.0  # a wider margin would excuse what it should judge
 
 
 # --- The register ----------------------------------------------------------------------------
@@ -406,6 +407,8 @@ class Claim:
         targets = list(_targets(equals, above, below))
         if len(targets) != 1:
             raise ValueError(f"measurement {label!r} needs exactly one of equals, above, below.")
+        if not 0 < n_se <= MOST_SE:
+            raise ValueError(f"measurement {label!r}: n_se must be above 0 and at most {MOST_SE}.")
         label = f"{label}, given {given}" if given else label
         check = Measurement(label, self._about(given, corrects))
         self._add(check.judge(estimate, se, targets[0], n_se))

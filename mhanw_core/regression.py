@@ -24,6 +24,8 @@ def finite_array(name: str, value: ArrayLike) -> Array:
     ValueError
         If it is not numeric and real, has no entries, or holds NaN or infinity.
     """
+    if np.ma.is_masked(value):
+        raise ValueError(f"{name} holds masked entries; drop or fill those rows first.")
     array = np.asarray(value)
     if array.dtype.kind not in "fiub":
         raise ValueError(
@@ -144,13 +146,22 @@ KERNELS: dict[str, Callable[[Array, Array, float], Array]] = {
     "von-mises-fisher": _log_von_mises_fisher,
 }
 """Logarithms of the kernels, up to a constant, of queries (m, d) and keys (n, d)."""
+COMPACT = ("epanechnikov", "boxcar")
 
 
 def _log_kernel(queries: Array, keys: Array, kernel: str, bandwidth: float) -> Array:
     if kernel not in KERNELS:
         raise ValueError(f"kernel {kernel!r} is unknown; choose one of {', '.join(KERNELS)}.")
     h = positive_number("bandwidth", bandwidth)
-    return KERNELS[kernel](queries.astype(np.float64), keys.astype(np.float64), h)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        logs = KERNELS[kernel](queries.astype(np.float64), keys.astype(np.float64), h)
+    largest = logs.max(axis=-1)
+    if np.isnan(logs).any() or not (np.isfinite(largest) | (kernel in COMPACT)).all():
+        raise ValueError(
+            f"the exponents of the {kernel} kernel leave the range of float64 at bandwidth {h:g}; "
+            "rescale the points or choose another bandwidth."
+        )
+    return logs
 
 
 def kernel_weights(

@@ -111,6 +111,11 @@ def test_measurements_need_an_error_and_one_target(
         claims.Claim(row("open")).measure("m", estimate, se, **target)
 
 
+def test_a_margin_cannot_be_widened_until_green() -> None:
+    with pytest.raises(ValueError, match="at most"):
+        claims.Claim(row("open")).measure("m", 1.0, 0.1, equals=2.0, n_se=20)
+
+
 def test_relations_count_as_proofs_only_if_true() -> None:
     assert claims.Claim(row("holds")).proof("p", X + 1 > 0).passed
     assert not claims.Claim(row("holds")).proof("p", X - 1 > 0).passed
