@@ -121,6 +121,58 @@ def variance_and_se(samples: Array) -> tuple[Array, Array]:
     return x.var(axis=0, ddof=1), se
 
 
+def weight_covariance_and_se(first: Array, second: Array) -> tuple[Array, Array]:
+    """Noise covariance of two heads in units of sigma^2 / n, for independent tokens.
+
+    Given the tokens, heads with weights w and w' on values with noise sigma have covariance
+    sigma^2 sum_i w_i w'_i. The standard error is that of n sum_i w_i w'_i as a ratio of means
+    over tokens (delta method); the bias, of order 1/n, is left.
+
+    Parameters
+    ----------
+    first, second : (..., n)
+        Attention weights on the same tokens; rows sum to 1.
+
+    Returns
+    -------
+    estimate, standard error : (...) arrays
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ or there are fewer than two tokens.
+    """
+    a, b = _paired_weights(first, second)
+    estimate = (a * b).mean(axis=-1)
+    influence = a * b - estimate[..., None] * (a + b)
+    return estimate, influence.std(axis=-1, ddof=1) / np.sqrt(a.shape[-1])
+
+
+def weight_correlation_and_se(first: Array, second: Array) -> tuple[Array, Array]:
+    """Noise correlation of two heads given the tokens: the cosine of their weight vectors.
+
+    Takes, returns and raises as `weight_covariance_and_se`; the range is 0 to 1. The standard
+    error is 0 where the weights agree.
+    """
+    a, b = _paired_weights(first, second)
+    size = [np.sqrt(np.square(x).mean(axis=-1, keepdims=True)) for x in (a, b)]
+    a, b = a / size[0], b / size[1]
+    estimate = (a * b).mean(axis=-1)
+    influence = a * b - estimate[..., None] * (a**2 + b**2) / 2
+    return estimate, influence.std(axis=-1, ddof=1) / np.sqrt(a.shape[-1])
+
+
+def _paired_weights(first: Array, second: Array) -> tuple[Array, Array]:
+    """Return both sets of weights times n, so that their mean is 1."""
+    a, b = np.asarray(first), np.asarray(second)
+    if a.shape != b.shape or a.ndim == 0 or a.shape[-1] < 2:
+        raise ValueError(
+            f"weights have shapes {a.shape} and {b.shape}; expected the same, (..., n), with at "
+            "least two tokens."
+        )
+    return a * a.shape[-1], b * b.shape[-1]
+
+
 def on_sphere(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Uniform points on the unit sphere of the last axis, shape `shape`."""
     points = rng.standard_normal(shape)

@@ -53,6 +53,28 @@ def test_standard_errors_cover(estimator: str) -> None:
     assert abs(share - 0.954) < skew + N_SE * np.sqrt(0.954 * 0.046 / 2000)
 
 
+@pytest.mark.parametrize("kind", ["covariance", "correlation"])
+def test_token_standard_errors_cover(kind: str) -> None:
+    """Two softmax heads with logits u.x and v.x on normal tokens: e^(u.v), e^(-|u-v|^2/2)."""
+    rng, n = np.random.default_rng(5), 20_000
+    u, v = np.array([0.6, 0.0]), np.array([0.3, 0.5])
+    logits = rng.standard_normal((200, n, 2)) @ np.stack([u, v], axis=1)
+    w = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    estimate, se = getattr(designs, f"weight_{kind}_and_se")(w[..., 0], w[..., 1])
+    truth = np.exp(u @ v) if kind == "covariance" else np.exp(-(u - v) @ (u - v) / 2)
+    z = (estimate - truth) / se
+    assert abs(z.mean()) < N_SE / np.sqrt(200)
+    assert abs(z.std() - 1) < N_SE / np.sqrt(400)
+
+
+def test_weights_of_one_head_agree_with_themselves() -> None:
+    w = np.array([0.2, 0.3, 0.5])
+    assert designs.weight_correlation_and_se(w, w) == (pytest.approx(1), pytest.approx(0, abs=1e-9))
+    assert designs.weight_covariance_and_se(w, w)[0] == pytest.approx(3 * w @ w)
+    with pytest.raises(ValueError, match="weights have shapes \\(3,\\) and \\(2,\\)"):
+        designs.weight_covariance_and_se(w, w[:2])
+
+
 def test_points_on_the_sphere() -> None:
     points = designs.on_sphere(np.random.default_rng(0), (20_000, 3))
     np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1)
