@@ -114,6 +114,19 @@ def principal_angles(A: ArrayLike, B: ArrayLike) -> Array:
     return np.sort(np.where(cosines**2 > 0.5, np.arcsin(sines), np.arccos(cosines)))
 
 
+def pair_at_angles(angles: ArrayLike) -> Array:
+    """Orthonormal bases of two subspaces at these principal angles, in the smallest space.
+
+    Takes d angles in radians, one or more; returns (2, 2d, d). A ValueError otherwise.
+    """
+    theta = finite_array("angles", angles)
+    if theta.ndim != 1:
+        raise ValueError(f"angles has shape {theta.shape}; expected one axis, an angle an entry.")
+    flat = np.zeros((len(theta), len(theta)))
+    first = np.vstack([flat + np.eye(len(theta)), flat])
+    return np.stack([first, np.vstack([np.diag(np.cos(theta)), np.diag(np.sin(theta))])])
+
+
 def _pair_products(a: Array, b: Array) -> Array:
     """(H, H) array of <a_h^T a_g, b_h^T b_g>_F / d_k, one row of heads at a time."""
     n_heads, d_model, d_k = a.shape
@@ -191,6 +204,33 @@ def circuit_overlaps(W_Q: ArrayLike, W_K: ArrayLike) -> Array:
     if zero.size:
         raise ValueError(f"the circuit W_K W_Q^T of head {zero[0]} is zero; leave that head out.")
     return np.clip(products / np.sqrt(np.outer(square, square)), -1.0, 1.0)
+
+
+def circuit_covariances(W_Q: ArrayLike, W_K: ArrayLike) -> Array:
+    """Mean noise covariance of every two softmax heads, in units of sigma^2 / n, as n grows.
+
+    For standard normal tokens and queries it is det(I - A - A^T)^{-1/2} with A = M_h^T M_h',
+    and infinite where an eigenvalue of A + A^T reaches 1. By Sylvester's identity only
+    2 d_k x 2 d_k determinants are formed.
+
+    Takes, returns and raises as `circuit_inner_products`.
+
+    References
+    ----------
+    Chapter 3 of this book, `covariance-formula`.
+    """
+    circuit_inner_products(W_Q, W_K)  # refuses what overflows
+    q, k = (w.astype(np.float64) for w in _circuits(W_Q, W_K))
+    n_heads, _, d_k = q.shape
+    result = np.empty((n_heads, n_heads))
+    for h in range(n_heads):
+        for g in range(h, n_heads):
+            both, inner = np.hstack([q[h], q[g]]), k[h].T @ k[g] / d_k
+            coupling = np.block([[np.zeros((d_k, d_k)), inner], [inner.T, np.zeros((d_k, d_k))]])
+            growth = np.linalg.eigvals(coupling @ (both.T @ both)).real
+            finite = growth.max() < 1
+            result[h, g] = result[g, h] = np.prod(1 - growth) ** -0.5 if finite else np.inf
+    return result
 
 
 def _check_sizes(d_model: int, d_k: int) -> None:

@@ -425,3 +425,37 @@ def test_impossible_sizes_are_refused(d_model: Any, d_k: Any) -> None:
 def test_one_head_has_no_packing_bound(n_heads: Any) -> None:
     with pytest.raises(ValueError, match="n_heads must be a whole number of at least 2"):
         subspaces.max_hdi(n_heads, 8, 2)
+
+
+@property_test
+@given(st.lists(st.floats(1e-8, ALMOST_RIGHT), min_size=1, max_size=5))
+def test_a_pair_at_given_angles_has_them(angles: list[float]) -> None:
+    first, second = subspaces.pair_at_angles(angles)
+    np.testing.assert_allclose(subspaces.principal_angles(first, second), sorted(angles), **EXACT)
+
+
+def test_a_pair_needs_a_list_of_angles() -> None:
+    with pytest.raises(ValueError, match="an angle an entry"):
+        subspaces.pair_at_angles(0.3)
+
+
+@property_test
+@given(seeds, stacks)
+def test_circuit_covariances_are_the_determinants_of_the_circuits(
+    seed: int, shape: tuple[int, int, int]
+) -> None:
+    rng = np.random.default_rng(seed)
+    W_Q, W_K = heads(rng, shape), heads(rng, shape)
+    W_K *= 0.3 / (np.linalg.norm(W_Q, 2, (1, 2)) * np.linalg.norm(W_K, 2, (1, 2))).max()
+    M = W_K @ np.swapaxes(W_Q, 1, 2) / np.sqrt(shape[2])
+    A = np.swapaxes(M, 1, 2)[:, None] @ M
+    direct = np.linalg.det(np.eye(shape[1]) - A - np.swapaxes(A, 2, 3)) ** -0.5
+    np.testing.assert_allclose(subspaces.circuit_covariances(W_Q, W_K), direct, rtol=1e-12)
+
+
+def test_the_mean_covariance_of_a_strong_head_is_infinite() -> None:
+    W = np.eye(2)[None, :, :1]
+    assert subspaces.circuit_covariances(0.7 * W, W)[0, 0] == pytest.approx(0.02**-0.5)
+    assert subspaces.circuit_covariances(W, W)[0, 0] == np.inf
+    with pytest.raises(ValueError, match="overflow"):
+        subspaces.circuit_covariances(1e200 * W, 1e200 * W)
