@@ -41,7 +41,7 @@ _build/html/index.html: _build/verified $(PAGES)
 	$(BIN)/mhanw build --no-verify
 	@touch $@
 
-# The public weights that one section reads. Without them the book builds and says what it left out.
+# The public weights that some sections read. Without them the book builds and says what it left out.
 weights: $(READY)
 	@test -f models/minilm/model.safetensors || $(BIN)/mhanw models fetch || \
 		echo "Going on without the weights: the sections that need them say so."

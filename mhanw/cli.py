@@ -30,6 +30,7 @@ from mhanw import CallError, ChapterError
 
 if TYPE_CHECKING:
     from mhanw import book
+    from mhanw.design import Design
 
 MARKS = {"good": ("✓", "green"), "red": ("✗", "red"), "none": ("·", "dim")}
 WIDE = 160  # columns, where the output is no terminal that has its own width
@@ -313,6 +314,51 @@ def build(
     if not book.build(root):
         raise ChapterError("The site was not built without warnings: see above.")
     say(f"The site is {root / '_build' / 'html' / 'index.html'}.")
+
+
+# --- design ----------------------------------------------------------------------------------
+
+
+@app.command()
+def design(
+    budget: Annotated[int, typer.Option(min=1, help="Dimensions of all heads, H * head_dim.")],
+    n: Annotated[float, typer.Option("--n", "-n", help="Sample size: training tokens.")],
+    smoothness: Annotated[float, typer.Option(help="The printed law's d.")] = 2.0,
+    json_file: Annotated[
+        str, typer.Option("--json", metavar="FILE", help="Write the answer; - is stdout.")
+    ] = "",
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it.")] = None,
+) -> None:
+    """Say how many heads of which dimension each law wants, what that costs, and what models do."""
+    from mhanw import design as designs
+
+    _writable(json_file)
+    if plot is not None:
+        _writable(str(plot))
+        designs.check_picture(plot)
+    found = designs.recommend(budget, n, smoothness)
+    show_design(found, stderr=json_file == "-")
+    if json_file:
+        _write_json(json_file, found.as_dict())
+    if plot is not None:
+        designs.plot(found, plot)
+
+
+def show_design(found: Design, stderr: bool = False) -> None:
+    """Print a table of the laws, the models of this budget, and what limits the numbers."""
+    from mhanw.design import cost_text
+
+    say(
+        f"Budget {found.budget}, n = {found.n:g}; error over the smallest, by two readings:", stderr
+    )
+    columns = ("law", "head_dim", "heads", "printed terms", "fixed dimension")
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in found.recommendations:
+        costs = (cost_text(row.log10_cost_printed), cost_text(row.log10_cost_fixed))
+        table.add_row(row.law, str(row.head_dim), str(row.n_heads), *costs)
+    _console(stderr).print(table)
+    for sentence in found.cautions():
+        say(sentence, stderr)
 
 
 # --- models ----------------------------------------------------------------------------------

@@ -125,7 +125,8 @@ def hosts(browser: webdriver.Chrome) -> set[str]:
 
 LOOK = """
 const all = q => [...document.querySelectorAll(q)];
-const text = document.querySelector('article').innerText;
+const text = all('.cell_input pre').reduce(
+  (rest, code) => rest.replace(code.innerText, ''), document.querySelector('article').innerText);
 const wide = e => e.getBoundingClientRect().right > innerWidth + 1;
 return {
   equations: all('mjx-container').length, places: all('article .math').length,

@@ -1,0 +1,192 @@
+"""What `mhanw design` answers: heads and dimensions by each law, and what each costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from math import exp, log
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from mhanw import CallError
+from mhanw_core import scaling
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """One law's allocation, and its error over the smallest under each reading of the terms.
+
+    The costs are decimal logarithms of the ratio, for some exceed every float.
+    """
+
+    law: str
+    head_dim: int
+    n_heads: int
+    log10_cost_printed: float
+    log10_cost_fixed: float
+
+
+@dataclass(frozen=True)
+class Design:
+    """Recommendations for one budget and sample size, with what limits them."""
+
+    budget: int
+    n: float
+    smoothness: float
+    recommendations: tuple[Recommendation, ...]
+    largest_meaningful_head_dim: float
+    models: tuple[scaling.Architecture, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it for another program."""
+        models = [
+            {**m._asdict(), "tokens": m.tokens if m.tokens == m.tokens else None}
+            for m in self.models
+        ]
+        return {"schema": 1, **asdict(self), "models": models, "cautions": self.cautions()}
+
+    def cautions(self) -> list[str]:
+        """How far the numbers can be trusted, in sentences."""
+        limit = f"{self.largest_meaningful_head_dim:.1f}"
+        lines = [
+            "The printed law leaves its constant open; it is taken as 1 here, as are a and b.",
+            f"Beyond head_dim {limit} the printed variance exceeds the noise variance, which no "
+            "average of the values can: costs there are the terms', not attention's.",
+        ]
+        if self.models:
+            dims = sorted({m.head_dim for m in self.models})
+            span = f"{dims[0]}" if len(dims) == 1 else f"{dims[0]} to {dims[-1]}"
+            names = f"{len(self.models)} published model{'s' * (len(self.models) > 1)}"
+            lines.append(
+                f"{names} within a factor of 2 of this budget use head_dim {span}: more than "
+                "the printed terms want, and hardly depending on n. See chapter 5."
+            )
+        return lines
+
+
+def _log_mse(head_dim: int, n: float, budget: int, power: Callable[[float], float]) -> float:
+    """Natural logarithm of d^{-2} + V / H, H = floor(D / d), with ln V = power(d) - ln n."""
+    log_variance = power(head_dim) - log(n) - log(budget // head_dim)
+    squared_bias = -2 * log(head_dim)
+    top = max(log_variance, squared_bias)
+    return top + log(exp(log_variance - top) + exp(squared_bias - top))
+
+
+def recommend(budget: int, n: float, smoothness: float = 2.0) -> Design:
+    """Compare the laws for one budget.
+
+    Raises
+    ------
+    CallError
+        If a number is out of its range.
+    """
+    if budget > 10**7:
+        raise CallError(f"--budget {budget} exceeds 10,000,000 dimensions; no model has so many.")
+    try:
+        printed = scaling.paper_head_dim(n, smoothness)
+        best = scaling.optimal_allocation(n, budget)
+        fixed = scaling.fixed_dimension_head_dim(n, smoothness, budget)
+    except ValueError as error:
+        raise CallError(f"{error}") from None
+    wanted = {
+        f"printed law, (ln n)^(2/(4+{smoothness:g}))": printed,
+        "minimum of the printed terms": best.head_dim,
+        f"the terms with dimension {smoothness:g} fixed": fixed,
+    }
+    models = similar_models(budget)
+    if models:
+        wanted["published models, median"] = median(m.head_dim for m in models)
+    rows = _costs({law: _whole(d, budget) for law, d in wanted.items()}, budget, n, smoothness)
+    return Design(budget, n, smoothness, rows, _meaningful(n), models)
+
+
+def _whole(head_dim: float, budget: int) -> int:
+    return max(1, min(round(head_dim), budget))
+
+
+def _meaningful(n: float) -> float:
+    """Head dimension at which d^{d/2} = n: there the printed variance reaches the noise's."""
+    low, high = 1.0, 4096.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle / 2 * log(middle) < log(n) else (low, middle)
+    return low
+
+
+def _costs(
+    dims: dict[str, int], budget: int, n: float, smoothness: float
+) -> tuple[Recommendation, ...]:
+    def printed_power(d: float) -> float:
+        return d / 2 * log(d)
+
+    def fixed_power(d: float) -> float:
+        return smoothness / 2 * log(d)
+
+    candidates = {*range(1, min(budget, scaling.MOST_HEAD_DIM) + 1), *dims.values()}
+    candidates |= {max(1, budget // heads) for heads in range(1, 257)}  # where H = floor(D/d) jumps
+    columns = []
+    for power in (printed_power, fixed_power):
+        least = min(_log_mse(d, n, budget, power) for d in candidates)
+        columns.append([(_log_mse(d, n, budget, power) - least) / log(10) for d in dims.values()])
+    return tuple(
+        Recommendation(law, d, budget // d, *costs)
+        for (law, d), *costs in zip(dims.items(), *columns, strict=True)
+    )
+
+
+def similar_models(budget: int) -> tuple[scaling.Architecture, ...]:
+    """Published models whose H d_k is within a factor of 2 of the budget."""
+    return tuple(
+        m for m in scaling.architectures() if budget / 2 <= m.n_heads * m.head_dim <= 2 * budget
+    )
+
+
+def cost_text(log10_cost: float) -> str:
+    """A ratio as a reader wants it: 1.04, 37, or 10^52."""
+    if log10_cost < 4:
+        ratio = 10**log10_cost
+        return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
+    return f"10^{log10_cost:.0f}"
+
+
+def check_picture(file: Path) -> None:
+    """Refuse a file whose ending names no picture format, before anything is computed.
+
+    Raises
+    ------
+    CallError
+    """
+    if file.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise CallError(f"{file} must end in .png, .pdf or .svg.")
+
+
+def plot(design: Design, file: Path) -> None:
+    """Draw the error of both readings against the head dimension, with all recommendations."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    import matplotlib.pyplot as plt
+
+    from mhanw_core import figures
+
+    figures.use_style()
+    dims = range(1, min(design.budget, 256) + 1)
+    fig, ax = plt.subplots(figsize=(7, 4.2))
+    readings = (
+        ("printed terms", figures.ORANGE, lambda d: d / 2 * log(d)),
+        ("fixed dimension", figures.BLUE, lambda d: design.smoothness / 2 * log(d)),
+    )
+    for name, colour, power in readings:
+        logs = [_log_mse(d, design.n, design.budget, power) / log(10) for d in dims]
+        shown = [(d, v) for d, v in zip(dims, logs, strict=True) if v < 2]
+        ax.plot(*zip(*shown, strict=True), color=colour, label=name)
+    for k, row in enumerate(design.recommendations):
+        ax.axvline(row.head_dim, color=figures.GREY, linestyle=":", linewidth=1.5)
+        side = "right" if row.head_dim**2 > dims[-1] else "left"
+        ax.text(row.head_dim, 2 - 0.35 * k, f" {row.law} ", fontsize=8, va="top", ha=side)
+    ax.set(xscale="log", xlabel="head_dim", ylabel="log10 of the error", ylim=(None, 2.1))
+    ax.set_title(f"budget {design.budget}, n = {design.n:g}")
+    ax.legend(loc="lower left")
+    fig.savefig(file)
+    plt.close(fig)
