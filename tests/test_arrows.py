@@ -24,6 +24,7 @@ ALLOWED = {
         "mhanw_core.ensemble",
         "mhanw_core.regression",
     },
+    "fields": {"numpy", "scipy", "sklearn", "mhanw_core.designs", "mhanw_core.regression"},
     "figures": {"matplotlib", "cycler"},
     "__init__": set(),
 }
