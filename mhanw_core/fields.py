@@ -208,6 +208,18 @@ def tree_predictions(
     return np.asarray(tree.tree_.predict(x_query)[:, 0])
 
 
+def _forest(
+    stream: np.random.Generator, n_trees: int, n_sets: int, n_train: int, *of_tree: int
+) -> Array:
+    """Predictions, (n_trees, 20), of trees that share one fresh training set or have one each."""
+    x_query = qmc.Halton(N_FEATURES, scramble=False).random(21)[1:].astype(np.float32)
+    x = stream.random((n_sets, n_train, N_FEATURES), dtype=np.float32)
+    y = friedman1(x.astype(np.float64)) + stream.standard_normal((n_sets, n_train))
+    state = np.random.RandomState(stream.bit_generator)  # scikit-learn knows no Generator
+    own = [h % n_sets for h in range(n_trees)]
+    return np.stack([tree_predictions(x[s], y[s], x_query, state, *of_tree) for s in own])
+
+
 def forest_replicates(
     rng: np.random.Generator,
     max_features: int,
@@ -253,25 +265,15 @@ def forest_replicates(
         raise ValueError(f"max_features is {max_features}; the design has {N_FEATURES} features.")
     _whole("n_trees", n_trees, 1)
     _whole("n_train", n_train, 2 * _whole("min_samples_leaf", min_samples_leaf, 1))
-    x_query = qmc.Halton(N_FEATURES, scramble=False).random(21)[1:].astype(np.float32)
-
-    def forest(stream: np.random.Generator) -> Array:
-        rows = (1 if shared_training_set else n_trees, n_train)
-        x = stream.random((*rows, N_FEATURES), dtype=np.float32)
-        y = friedman1(x.astype(np.float64)) + stream.standard_normal(rows)
-        state, last = np.random.RandomState(stream.bit_generator), len(x) - 1
-        return np.stack(
-            [
-                tree_predictions(
-                    x[min(h, last)], y[min(h, last)], x_query, state, max_features, min_samples_leaf
-                )
-                for h in range(n_trees)
-            ]
-        )
+    n_sets = 1 if shared_training_set else n_trees
 
     def draw(stream: np.random.Generator, size: int) -> Array:
         with config_context(assume_finite=True, skip_parameter_validation=True):
-            return np.stack([forest(stream) for _ in range(size)])
+            grown = [
+                _forest(stream, n_trees, n_sets, n_train, max_features, min_samples_leaf)
+                for _ in range(size)
+            ]
+        return np.stack(grown)
 
     result = replicate(draw, n_replicates, rng, batch_size=10, n_jobs=n_jobs)
     assert isinstance(result, np.ndarray)
@@ -427,8 +429,9 @@ def copying_correlation(recruitment: float, n_scouts: int) -> float:
 def averaging_error(difference: float, variance: float) -> float:
     """Probability that a normal mean agent of this variance puts the worse of two sites first.
 
-    `difference` is the true one, in favour of the better site. A ValueError unless both are
-    positive.
+    `difference` is the true one, in favour of the better site. The line gives the variance of
+    a mean, not its shape: under recruitment the mean scout is a mixture of normals and errs a
+    little less than this. A ValueError unless both are positive.
     """
     d, v = positive_number("difference", difference), positive_number("variance", variance)
     return float(norm.sf(d / np.sqrt(v)))
@@ -502,7 +505,8 @@ def task_replicates(
     spread = _within("threshold_spread", threshold_spread, 0)
     shape = _whole("n_replicates", n_replicates, 1), _whole("n_ants", n_ants, 2)
     window = _whole("n_steps", n_steps, 1)
-    threshold = np.exp(spread * norm.ppf((np.arange(n_ants) + 0.5) / n_ants))
+    with np.errstate(over="ignore"):  # `response` refuses what overflows
+        threshold = np.exp(spread * norm.ppf((np.arange(n_ants) + 0.5) / n_ants))
     demand = response(1.0, threshold).mean()
     stimulus, work = np.ones((n_replicates, 1)), np.zeros(shape)
     for step in range(2 * window):

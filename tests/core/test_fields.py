@@ -324,6 +324,13 @@ def test_a_few_identical_ants_foretell_the_colony(seed: int) -> None:
     assert abs(check(fields.task_replicates(rng(seed), 0.1), n_known=8).z) < 4
 
 
+def test_feedback_meets_the_demand_where_noise_alone_does_not() -> None:
+    for gain, met in ((0.0, False), (1.0, True)):
+        work = fields.task_replicates(rng(6), gain, stimulus_noise=0.3).mean(axis=(1, 2))
+        mean, se = designs.mean_and_se(work)
+        assert bool(abs(mean - 0.5) < 4 * se) == met
+
+
 def test_feedback_that_overshoots_helps_less() -> None:
     steady, wild = (check(fields.task_replicates(rng(0), g)) for g in (1.0, 6.0))
     assert_apart(steady, wild)
@@ -387,7 +394,7 @@ REFUSED = [
     (lambda: fields.task_replicates(rng(0), 1, n_ants=float("nan")), "n_ants must be"),  # type: ignore[arg-type]
     (lambda: fields.task_replicates(rng(0), "1"), "feedback must be"),  # type: ignore[arg-type]
     (lambda: fields.task_replicates(rng(0), 1, n_ants="30"), "n_ants must be"),  # type: ignore[arg-type]
-    (lambda: fields.task_replicates(rng(0), 1, threshold_spread=1e6), "threshold"),
+    (lambda: fields.task_replicates(rng(0), 1, threshold_spread=1e6), "threshold holds"),
     (lambda: fields.response(1.0, 0.0), "thresholds positive"),
     (lambda: fields.response(-1.0, 1.0), "stimuli must be at least 0"),
 ]
