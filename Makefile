@@ -6,6 +6,7 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH := torch==2.13.0
+TIMM  := timm==1.0.31
 PIP   := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 # The first Python on PATH that the pinned packages support.
@@ -51,6 +52,7 @@ $(READY): requirements.lock pyproject.toml Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet -r requirements.lock
 	@$(MAKE) --no-print-directory torch
+	$(PIP) install --quiet --no-deps $(TIMM)
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -31,6 +31,7 @@ from mhanw import CallError, ChapterError
 if TYPE_CHECKING:
     from mhanw import book
     from mhanw.design import Design
+    from mhanw.hdi import Findings, Measured
 
 MARKS = {"good": ("✓", "green"), "red": ("✗", "red"), "none": ("·", "dim")}
 WIDE = 160  # columns, where the output is no terminal that has its own width
@@ -359,6 +360,111 @@ def show_design(found: Design, stderr: bool = False) -> None:
     _console(stderr).print(table)
     for sentence in found.cautions():
         say(sentence, stderr)
+
+
+# --- hdi -------------------------------------------------------------------------------------
+
+
+@app.command()
+def hdi(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Files or model folders.")],
+    layers: Annotated[str, typer.Option(help="Some layers only, as in 0,2,5-7.")] = "",
+    json_file: Annotated[
+        str, typer.Option("--json", metavar="FILE", help="Write all numbers; - is stdout.")
+    ] = "",
+    csv_file: Annotated[
+        str, typer.Option("--csv", metavar="FILE", help="Write every pair of heads; - is stdout.")
+    ] = "",
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the overlaps of all pairs.")
+    ] = None,
+    heads: Annotated[int | None, typer.Option(min=1, help="Heads, if no file tells.")] = None,
+    key_pattern: Annotated[
+        str | None, typer.Option(help="Names of key matrices: a regex with a group for the layer.")
+    ] = None,
+    deals: Annotated[int | None, typer.Option(min=2, help="Deals of the shuffled null.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the deals.")] = 0,
+) -> None:
+    """Measure how diverse the heads of a checkpoint are: index, both nulls, circuits, by layer."""
+    from mhanw import hdi as measuring
+
+    for file in (json_file, csv_file, str(plot or "")):
+        _writable(file)
+    if plot is not None:
+        _drawable(plot, paths)
+    found = []
+    for path in paths:
+        with _progress(TextColumn("layer {task.completed} of {task.total}")) as bar:
+            task = bar.add_task(path, total=None)
+
+            def report(done: int, total: int, bar: Progress = bar, task: Any = task) -> None:
+                bar.update(task, completed=done, total=total)
+
+            chosen = (layers, key_pattern, heads, deals, seed)
+            found.append(measuring.measure(path, *chosen, report=report))
+    show_diversity(found, stderr="-" in (json_file, csv_file))
+    if json_file:
+        _write_json(json_file, {"schema": 1, "models": [f.as_dict() for f in found]})
+    if csv_file:
+        _write_text(csv_file, measuring.tidy(found))
+    if plot is not None:
+        measuring.plot(found[0], plot)
+
+
+def _drawable(plot: Path, paths: Sequence[str]) -> None:
+    from mhanw.design import check_picture
+
+    check_picture(plot)
+    if len(paths) > 1:
+        raise CallError("--plot draws one model; give one PATH.")
+
+
+def _write_text(file: str, text: str) -> None:
+    from mhanw import book
+
+    if file == "-":
+        sys.stdout.write(text)
+    else:
+        book.replace({Path(file).resolve(): text})
+
+
+def show_diversity(found: Sequence[Findings], stderr: bool = False) -> None:
+    """Print a table for each model, what is not folded in, and a summary of each."""
+    for one in found:
+        say(f"{one.path}: {one.architecture}, {one.format} {one.dtype}", stderr)
+        names = ("", "layer", "heads", "dim", "index", "chance", "z", "dealt (95%)", "adjusted")
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in (*names, "circuits", "printed", "closest pair"):
+            left = name in ("layer", "closest pair", "dealt (95%)")
+            table.add_column(name, justify="left" if left else "right", no_wrap=True)
+        for place, layer in enumerate(one.layers):
+            table.add_row(*_diversity_cells(place, layer))
+        _console(stderr).print(table)
+        for note in one.notes:
+            say(note, stderr)
+    for one in found:
+        from mhanw.hdi import summary
+
+        say(summary(one), stderr)
+
+
+def _diversity_cells(place: int, layer: Measured) -> list[str]:
+    from mhanw.hdi import pair_name
+
+    r = layer.report
+    if r is None:
+        return [str(place), layer.name, str(len(layer.overlaps)), "", layer.remark]
+    heads = str(r.n_heads)
+    if layer.n_query_heads != r.n_heads:
+        heads = f"{r.n_heads} of {layer.n_query_heads}"
+    circuits = "" if r.circuit_index is None else f"{r.circuit_index:.3f}"
+    return [
+        *(str(place), layer.name, heads, str(r.head_dim), f"{r.hdi:.3f}", f"{r.null_mean:.3f}"),
+        f"{r.z:.0f}",
+        f"{r.shuffled_mean:.3f} ({r.shuffled_low:.3f}–{r.shuffled_high:.3f})",
+        *(f"{r.adjusted_hdi:.2f}", circuits, f"{r.paper_hdi:.3g}"),
+        f"{pair_name(place, r.closest_pair)} {r.closest_overlap:.2f}",
+    ]
 
 
 # --- models ----------------------------------------------------------------------------------

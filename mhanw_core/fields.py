@@ -180,7 +180,7 @@ def friedman1(x: Array) -> Array:
 
     References
     ----------
-    Friedman (1991), equation 61.
+    Friedman (1991).
     """
     bend = 10 * np.sin(np.pi * x[..., 0] * x[..., 1]) + 20 * np.square(x[..., 2] - 0.5)
     return np.asarray(bend + 10 * x[..., 3] + 5 * x[..., 4])

@@ -128,12 +128,20 @@ def pair_at_angles(angles: ArrayLike) -> Array:
 
 
 def _pair_products(a: Array, b: Array) -> Array:
-    """(H, H) array of <a_h^T a_g, b_h^T b_g>_F / d_k, one row of heads at a time."""
-    n_heads, d_model, d_k = a.shape
+    """(H, H) array of <a_h^T a_g, b_h^T b_g>_F / d_k, one row of heads at a time.
+
+    Where `b` has fewer heads, each serves a run of heads of `a`.
+    """
+    (n_heads, d_model, d_k), group = a.shape, len(a) // len(b)
     flat_a, flat_b = (np.moveaxis(x, 1, 0).reshape(d_model, -1) for x in (a, b))
-    rows = ((x.T @ flat_a) * (y.T @ flat_b) for x, y in zip(a, b, strict=True))
-    sums = np.stack([row.reshape(d_k, n_heads, d_k).sum(axis=(0, 2)) for row in rows])
-    return np.asarray((sums + sums.T) / (2 * d_k))
+    sums = np.empty((n_heads, n_heads))
+    for h in range(n_heads):
+        if h % group == 0:
+            row_b = (b[h // group].T @ flat_b).reshape(d_k, -1, 1, d_k)
+        row_a = (a[h].T @ flat_a[:, h * d_k :]).reshape(d_k, n_heads - h, d_k)
+        served = np.broadcast_to(row_b, (d_k, len(b), group, d_k)).reshape(d_k, n_heads, d_k)
+        sums[h, h:] = sums[h:, h] = (row_a * served[:, h:]).sum(axis=(0, 2))
+    return sums / d_k
 
 
 def pairwise_overlaps(W: ArrayLike) -> Array:
@@ -155,7 +163,7 @@ def _circuits(W_Q: ArrayLike, W_K: ArrayLike) -> tuple[Array, Array]:
             f"W_Q has shape {q.shape} and W_K {k.shape}; they must agree, except that a key head "
             "may serve a whole number of consecutive query heads."
         )
-    return q, np.repeat(k, len(q) // len(k), axis=0)
+    return q, k
 
 
 def circuit_inner_products(W_Q: ArrayLike, W_K: ArrayLike) -> Array:
@@ -199,7 +207,8 @@ def circuit_overlaps(W_Q: ArrayLike, W_K: ArrayLike) -> Array:
     q, k = (_unit_scale(w) for w in _circuits(W_Q, W_K))
     products = _pair_products(q, k)
     square = np.diag(products)
-    largest = np.square(q).sum(axis=(1, 2)) * np.square(k).sum(axis=(1, 2)) / q.shape[2]
+    sizes = (np.square(q).sum(axis=(1, 2)), np.square(k).sum(axis=(1, 2)))
+    largest = sizes[0] * np.repeat(sizes[1], len(q) // len(k)) / q.shape[2]
     zero = np.flatnonzero(square <= q.shape[1] * np.finfo(np.float64).eps * largest)
     if zero.size:
         raise ValueError(f"the circuit W_K W_Q^T of head {zero[0]} is zero; leave that head out.")
@@ -221,6 +230,7 @@ def circuit_covariances(W_Q: ArrayLike, W_K: ArrayLike) -> Array:
     """
     circuit_inner_products(W_Q, W_K)  # refuses what overflows
     q, k = (w.astype(np.float64) for w in _circuits(W_Q, W_K))
+    k = np.repeat(k, len(q) // len(k), axis=0)
     n_heads, _, d_k = q.shape
     result = np.empty((n_heads, n_heads))
     for h in range(n_heads):
