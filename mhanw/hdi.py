@@ -41,6 +41,7 @@ class Measured:
     def as_dict(self) -> dict[str, Any]:
         """For another program; what is not defined is None."""
         numbers = asdict(self.report) if self.report else {}
+        numbers.pop("overlaps", None)
         clean = {k: None if isinstance(v, float) and isnan(v) else v for k, v in numbers.items()}
         return {"layer": self.name, "n_query_heads": self.n_query_heads, **clean} | (
             {"remark": self.remark} if self.remark else {}
@@ -123,13 +124,12 @@ def _measured(layer: checkpoints.Layer, path: str, n_deals: int | None, seed: in
         deals = n_deals or (200 if small else FEW_DEALS)
         with threadpool_limits(limits=1 if small else None):  # threads only wait on small blocks
             found = diversity.report(keys, None, seed, deals)
-            overlaps = subspaces.pairwise_overlaps(keys)
     except ValueError as error:
         raise CallError(f"{path}, layer {layer.name}: {error}") from None
     if circuits is not None:
-        apart = 1 - circuits[np.triu_indices(len(circuits), 1)].mean()
+        apart = 1 - circuits[np.triu_indices(len(circuits), 1)].mean(dtype=np.float64)
         found = replace(found, circuit_index=float(apart))
-    return Measured(layer.name, layer.n_heads, found, overlaps, circuits)
+    return Measured(layer.name, layer.n_heads, found, found.overlaps, circuits)
 
 
 def local(path: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import nan, sqrt
 
 import numpy as np
@@ -20,7 +20,7 @@ def _two_heads(W: ArrayLike) -> Array:
 
 
 def _pair_mean(matrix: Array) -> float:
-    return float(matrix[np.triu_indices(len(matrix), 1)].mean())
+    return float(matrix[np.triu_indices(len(matrix), 1)].mean(dtype=np.float64))
 
 
 def hdi(W: ArrayLike, form: str = "subspace") -> float:
@@ -61,6 +61,7 @@ def shuffled_hdi(W: ArrayLike, n_deals: int = 200, seed: int = 0) -> Array:
     """Subspace HDI after dealing the columns of all heads to heads at random.
 
     A deal keeps the spectrum of the whole W_K and forgets which column belongs to which head.
+    Columns are dealt as given: unlike the index, the deals depend on the gauge of each head.
     All deals share the Gram matrix K of the columns: with A_hg = K_hh^{-1} K_hg, the overlap
     of heads h and g is tr(A_hg A_gh) / d_k.
 
@@ -120,6 +121,8 @@ class DiversityReport:
         The two heads of largest overlap, and that overlap.
     worst_condition
         Largest condition number of a head; rounding errors of ``hdi`` grow with it.
+    overlaps
+        (n_heads, n_heads), of every two heads.
     """
 
     n_heads: int
@@ -139,6 +142,7 @@ class DiversityReport:
     closest_pair: tuple[int, int]
     closest_overlap: float
     worst_condition: float
+    overlaps: Array = field(compare=False, repr=False)
 
 
 def report(
@@ -197,4 +201,5 @@ def report(
         closest_pair=(first, second),
         closest_overlap=float(overlaps[first, second]),
         worst_condition=float(np.linalg.cond(w.astype(np.float64)).max()),
+        overlaps=overlaps,
     )

@@ -134,7 +134,7 @@ def _pair_products(a: Array, b: Array) -> Array:
     """
     (n_heads, d_model, d_k), group = a.shape, len(a) // len(b)
     flat_a, flat_b = (np.moveaxis(x, 1, 0).reshape(d_model, -1) for x in (a, b))
-    sums = np.empty((n_heads, n_heads))
+    sums = np.empty((n_heads, n_heads), np.result_type(a, b))
     for h in range(n_heads):
         if h % group == 0:
             row_b = (b[h // group].T @ flat_b).reshape(d_k, -1, 1, d_k)
@@ -203,13 +203,14 @@ def circuit_overlaps(W_Q: ArrayLike, W_K: ArrayLike) -> Array:
 
     Takes, returns and raises as `circuit_inner_products`; also a ValueError if a circuit is
     zero to rounding, for it has no direction. Unchanged by W_K -> W_K A, W_Q -> W_Q A^{-T}.
+    Products of float32 maps are taken in float32.
     """
-    q, k = (_unit_scale(w) for w in _circuits(W_Q, W_K))
+    q, k = (_unit_scale(w).astype(w.dtype) for w in _circuits(W_Q, W_K))
     products = _pair_products(q, k)
     square = np.diag(products)
     sizes = (np.square(q).sum(axis=(1, 2)), np.square(k).sum(axis=(1, 2)))
     largest = sizes[0] * np.repeat(sizes[1], len(q) // len(k)) / q.shape[2]
-    zero = np.flatnonzero(square <= q.shape[1] * np.finfo(np.float64).eps * largest)
+    zero = np.flatnonzero(square <= q.shape[1] * np.finfo(products.dtype).eps * largest)
     if zero.size:
         raise ValueError(f"the circuit W_K W_Q^T of head {zero[0]} is zero; leave that head out.")
     return np.clip(products / np.sqrt(np.outer(square, square)), -1.0, 1.0)
