@@ -498,8 +498,20 @@ def normalise(notebook: NotebookNode, *folders: Path) -> NotebookNode:
             text = json.dumps(cell.outputs, ensure_ascii=False)
             for folder in folders:
                 text = text.replace(f"{folder}/", "")
-            cell.outputs = nbformat.from_dict(json.loads(text))
+            cell.outputs = _joined(nbformat.from_dict(json.loads(text)))
     return notebook
+
+
+def _joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """Outputs with what was printed in pieces put together: where it breaks is a matter of time."""
+    joined: list[NotebookNode] = []
+    for output in outputs:
+        last = joined[-1] if joined else None
+        if last is not None and output.get("name", "") and last.get("name") == output.name:
+            last.text += output.text
+        else:
+            joined.append(output)
+    return joined
 
 
 def sweep(folder: Path) -> None:

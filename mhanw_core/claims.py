@@ -257,7 +257,7 @@ def _judge(estimate: Any, se: Any, target: tuple[str, Any], n_se: float) -> tupl
     where = f" (worst of {e.size})" if e.size > 1 else ""
     figure = (
         f"{_with_error(e.flat[worst], s.flat[worst])}, {word} {t.flat[worst]:.4g}, "
-        f"z = {z.flat[worst]:+.1f}{where}"
+        f"z = {z.flat[worst]:{'+.1f' if abs(z.flat[worst]) < 1e4 else '+.0e'}}{where}"
     )
     return bool(fits.all()), figure
 

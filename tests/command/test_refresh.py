@@ -200,3 +200,16 @@ def test_read_only_chapters_are_a_sentence(root: Path, monkeypatch: pytest.Monke
     assert result.stderr == "chapters/2_two.ipynb: Permission denied.\n"
     monkeypatch.undo()
     assert prints(root / "chapters") == before
+
+
+def test_what_was_printed_in_pieces_is_joined() -> None:
+    def printed(name: str, text: str) -> dict[str, str]:
+        return {"output_type": "stream", "name": name, "text": text}
+
+    pieces = [printed("stdout", "a\n"), printed("stdout", "b\n"), printed("stderr", "c\n")]
+    cell = nbformat.v4.new_code_cell("pass", outputs=[nbformat.from_dict(p) for p in pieces])
+    done = book.normalise(nbformat.v4.new_notebook(cells=[cell]))
+    assert [(o.name, o.text) for o in done.cells[0].outputs] == [
+        ("stdout", "a\nb\n"),
+        ("stderr", "c\n"),
+    ]
