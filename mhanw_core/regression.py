@@ -26,7 +26,12 @@ def finite_array(name: str, value: ArrayLike) -> Array:
     """
     if np.ma.is_masked(value):
         raise ValueError(f"{name} holds masked entries; drop or fill those rows first.")
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise ValueError(
+            f"{name} has parts of unlike shapes; expected one rectangular array of real numbers."
+        ) from None
     if array.dtype.kind not in "fiub":
         raise ValueError(
             f"{name} has dtype {array.dtype}; real numbers are expected. Convert it to float first."

@@ -363,7 +363,7 @@ BAD = [
     ("complex", "W has dtype complex128"),
     ("wide", "W has 6 columns in dimension 2"),
     ("two axes", r"W has shape \(6, 2\); expected \(n_heads, d_model, d_k\)"),
-    ("ragged", "inhomogeneous shape"),
+    ("ragged", "W has parts of unlike shapes"),
     ("empty", "W is empty"),
 ]
 
