@@ -191,9 +191,9 @@ def summary(found: Findings) -> str:
     by_chance = " or ".join(f"{c:.3f}" for c in chance[:3])
     return (
         f"{found.path}: {len(reports)} layer{'s' * (len(reports) > 1)}, index {range_} (by chance "
-        f"{by_chance}). {below} of {dealt} lie below their own columns dealt at random: there, "
-        f"heads share key directions beyond what the layer's spectrum explains. The closest pair "
-        f"is {pair_name(place, worst.closest_pair)}, overlap {worst.closest_overlap:.2f}. This is "
+        f"{by_chance}). {below} of {dealt} lie below their own columns dealt at random"
+        f"{': there, heads share key directions beyond those of the layer' if below else ''}. "
+        f"The closest pair is {pair_name(place, worst.closest_pair)}, overlap {worst.closest_overlap:.2f}. This is "
         "about key subspaces; it does not say that a head can be removed."
     )
 
