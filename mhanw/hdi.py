@@ -193,7 +193,8 @@ def summary(found: Findings) -> str:
         f"{found.path}: {len(reports)} layer{'s' * (len(reports) > 1)}, index {range_} (by chance "
         f"{by_chance}). {below} of {dealt} lie below their own columns dealt at random"
         f"{': there, heads share key directions beyond those of the layer' if below else ''}. "
-        f"The closest pair is {pair_name(place, worst.closest_pair)}, overlap {worst.closest_overlap:.2f}. This is "
+        f"The closest pair is {pair_name(place, worst.closest_pair)}, "
+        f"overlap {worst.closest_overlap:.2f}. This is "
         "about key subspaces; it does not say that a head can be removed."
     )
 
