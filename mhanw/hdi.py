@@ -16,6 +16,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from mhanw import CallError, checkpoints
+from mhanw.pictures import picture
 from mhanw_core import diversity, subspaces
 from mhanw_core.regression import Array
 
@@ -25,16 +26,15 @@ FEW_DEALS = 20
 
 @dataclass(frozen=True)
 class Measured:
-    """One layer: its report, and for every pair of heads the overlap and the circuit overlap.
+    """One layer: its report, and the circuit overlaps of every two query heads.
 
-    `n_query_heads` exceeds the report's `n_heads` under grouped queries; `circuits` is over
-    query heads, None without queries. `report` is None where the layer has one key head.
+    `n_query_heads` exceeds the report's `n_heads` under grouped queries; `circuits` is None
+    without queries, `report` where the layer has one key head.
     """
 
     name: str
     n_query_heads: int
     report: diversity.DiversityReport | None
-    overlaps: Array
     circuits: Array | None
     remark: str = ""
 
@@ -119,7 +119,7 @@ def _measured(layer: checkpoints.Layer, path: str, n_deals: int | None, seed: in
             circuits = subspaces.circuit_overlaps(queries, keys)
         if len(keys) < 2:
             remark = "one key head: no pairs to compare"
-            return Measured(layer.name, layer.n_heads, None, np.ones((1, 1)), circuits, remark)
+            return Measured(layer.name, layer.n_heads, None, circuits, remark)
         small = keys.shape[0] * keys.shape[2] ** 2 <= LIGHT
         deals = n_deals or (200 if small else FEW_DEALS)
         with threadpool_limits(limits=1 if small else None):  # threads only wait on small blocks
@@ -129,7 +129,7 @@ def _measured(layer: checkpoints.Layer, path: str, n_deals: int | None, seed: in
     if circuits is not None:
         apart = 1 - circuits[np.triu_indices(len(circuits), 1)].mean(dtype=np.float64)
         found = replace(found, circuit_index=float(apart))
-    return Measured(layer.name, layer.n_heads, found, found.overlaps, circuits)
+    return Measured(layer.name, layer.n_heads, found, circuits)
 
 
 def local(path: str) -> str:
@@ -216,41 +216,32 @@ def tidy(findings: Sequence[Findings]) -> str:
 def _pairs(layer: Measured) -> Iterator[tuple[Any, ...]]:
     if layer.report is None:
         return
-    heads, chance, circuits = len(layer.overlaps), 1 - layer.report.null_mean, layer.circuits
+    r, circuits = layer.report, layer.circuits
+    heads, chance = r.n_heads, 1 - r.null_mean
     if circuits is not None:
         group = len(circuits) // heads
         circuits = circuits.reshape(heads, group, heads, group).mean(axis=(1, 3))
     for i in range(heads):
         for j in range(i + 1, heads):
-            overlap = float(layer.overlaps[i, j])
+            overlap = float(r.overlaps[i, j])
             circuit = "" if circuits is None else f"{circuits[i, j]:.6f}"
             yield i, j, f"{overlap:.6f}", f"{overlap - chance:.6f}", circuit
 
 
 def plot(findings: Findings, file: Path) -> None:
     """Draw every layer's overlaps of pairs of heads as a heat map, on one scale."""
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    import matplotlib.pyplot as plt
-
-    from mhanw_core import figures
-
-    figures.use_style()
-    layers = [layer for layer in findings.layers if layer.report is not None]
+    layers = [(m.name, m.report.overlaps) for m in findings.layers if m.report is not None]
     if not layers:
         raise CallError(f"{findings.path}: no layer has two key heads, so there is no picture.")
     columns = min(6, len(layers))
     rows = -(-len(layers) // columns)
     size = (1.6 * columns + 1.2, 1.8 * rows + 0.6)
-    fig, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
-    off = [np.where(np.eye(len(k.overlaps), dtype=bool), np.nan, k.overlaps) for k in layers]
+    off = [np.where(np.eye(len(o), dtype=bool), np.nan, o) for _, o in layers]
     top = max(float(np.nanmax(o)) for o in off)
-    for ax in axes.flat:
-        ax.set_axis_off()
-    for ax, layer, values in zip(axes.flat, layers, off, strict=False):
-        picture = ax.imshow(values, vmin=0, vmax=top)
-        ax.set_title(layer.name, fontsize=9)
-    fig.colorbar(picture, ax=axes, label="overlap of two heads", shrink=0.8)
-    fig.savefig(file)
-    plt.close(fig)
+    with picture(file, rows, columns, figsize=size, squeeze=False) as (figure, axes):
+        for ax in axes.flat:
+            ax.set_axis_off()
+        for ax, (name, _), values in zip(axes.flat, layers, off, strict=False):
+            image = ax.imshow(values, vmin=0, vmax=top)
+            ax.set_title(name, fontsize=9)
+        figure.colorbar(image, ax=axes, label="overlap of two heads", shrink=0.8)

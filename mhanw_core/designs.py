@@ -10,7 +10,7 @@ from joblib import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
 from mhanw_core.ensemble import head_outputs
-from mhanw_core.regression import Array
+from mhanw_core.regression import Array, finite_array, whole_number
 
 
 def replicate(
@@ -41,9 +41,8 @@ def replicate(
     ValueError
         If a count is not positive, or `draw` returns the wrong number of replicates.
     """
-    for name, count in (("n_replicates", n_replicates), ("batch_size", batch_size)):
-        if count != int(count) or count < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1; found {count!r}.")
+    n_replicates = whole_number("n_replicates", n_replicates, 1)
+    batch_size = whole_number("batch_size", batch_size, 1)
     sizes = [batch_size] * (n_replicates // batch_size)
     sizes += [n_replicates % batch_size] if n_replicates % batch_size else []
     streams = rng.spawn(len(sizes))
@@ -81,9 +80,9 @@ def mean_and_se(samples: Array) -> tuple[Array, Array]:
     Raises
     ------
     ValueError
-        If there are fewer than two replicates.
+        If there are fewer than two replicates, or an entry is not finite.
     """
-    x = np.asarray(samples)
+    x = finite_array("samples", samples)
     if x.ndim == 0 or len(x) < 2:
         raise ValueError(f"samples have shape {x.shape}; a standard error needs two replicates.")
     return x.mean(axis=0), x.std(axis=0, ddof=1) / np.sqrt(len(x))
@@ -99,13 +98,17 @@ def ratio_and_se(numerator: Array, denominator: Array) -> tuple[Array, Array]:
     Raises
     ------
     ValueError
-        If the shapes differ or there are fewer than two replicates.
+        If the shapes differ, there are fewer than two replicates, an entry is not finite, or
+        the denominator's mean is zero.
     """
-    a, b = np.asarray(numerator), np.asarray(denominator)
+    a, b = finite_array("numerator", numerator), finite_array("denominator", denominator)
     if a.shape != b.shape:
         raise ValueError(f"numerator has shape {a.shape} and denominator {b.shape}; pair them.")
-    ratio = a.mean(axis=0) / b.mean(axis=0)
-    _, se = mean_and_se((a - ratio * b) / b.mean(axis=0))
+    below = b.mean(axis=0)
+    if (below == 0).any():
+        raise ValueError("denominator has mean zero; the ratio is not defined.")
+    ratio = a.mean(axis=0) / below
+    _, se = mean_and_se((a - ratio * b) / below)
     return ratio, se
 
 
@@ -116,8 +119,9 @@ def variance_and_se(samples: Array) -> tuple[Array, Array]:
     ----------
     samples : (R, ...), R >= 2, independent along the first axis
     """
-    x = np.asarray(samples)
-    _, se = mean_and_se(np.square(x - x.mean(axis=0)))
+    x = finite_array("samples", samples)
+    mean, _ = mean_and_se(x)
+    _, se = mean_and_se(np.square(x - mean))
     return x.var(axis=0, ddof=1), se
 
 
@@ -140,7 +144,7 @@ def weight_covariance_and_se(first: Array, second: Array) -> tuple[Array, Array]
     Raises
     ------
     ValueError
-        If the shapes differ or there are fewer than two tokens.
+        If the shapes differ, there are fewer than two tokens, or a row is no set of weights.
     """
     a, b = _paired_weights(first, second)
     estimate = (a * b).mean(axis=-1)
@@ -164,12 +168,19 @@ def weight_correlation_and_se(first: Array, second: Array) -> tuple[Array, Array
 
 def _paired_weights(first: Array, second: Array) -> tuple[Array, Array]:
     """Return both sets of weights times n, so that their mean is 1."""
-    a, b = np.asarray(first), np.asarray(second)
+    a, b = finite_array("first", first), finite_array("second", second)
     if a.shape != b.shape or a.ndim == 0 or a.shape[-1] < 2:
         raise ValueError(
             f"weights have shapes {a.shape} and {b.shape}; expected the same, (..., n), with at "
             "least two tokens."
         )
+    for name, w in (("first", a), ("second", b)):
+        off = float(np.abs(w.sum(axis=-1) - 1).max())
+        if w.min() < 0 or off > a.shape[-1] * np.finfo(w.dtype).eps:
+            raise ValueError(
+                f"{name} has a smallest entry of {w.min():.3g} and a row whose sum is {off:.3g} "
+                "away from 1; attention weights are not negative and sum to 1."
+            )
     return a * a.shape[-1], b * b.shape[-1]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mhanw_core import subspaces
-from mhanw_core.regression import Array
+from mhanw_core.regression import Array, whole_number
 
 
 def _two_heads(W: ArrayLike) -> Array:
@@ -82,8 +82,7 @@ def shuffled_hdi(W: ArrayLike, n_deals: int = 200, seed: int = 0) -> Array:
         If W is not such an array, not finite or one head, or n_deals is below 1.
     """
     w = _two_heads(W).astype(np.float64)
-    if n_deals < 1:
-        raise ValueError(f"n_deals must be at least 1; found {n_deals!r}.")
+    n_deals, seed = whole_number("n_deals", n_deals, 1), whole_number("seed", seed, 0)
     n_heads, d_model, d_k = w.shape
     columns = np.moveaxis(w / (np.abs(w).max() or 1.0), 1, 0).reshape(d_model, -1)
     gram, values = columns.T @ columns, np.empty(n_deals)

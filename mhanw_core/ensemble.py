@@ -6,8 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.linalg import qr, solve_triangular
 
-from mhanw_core.regression import Array, attention_weights, finite_array
+from mhanw_core.regression import (
+    Array,
+    attention_weights,
+    finite_array,
+    number_within,
+    whole_number,
+)
 
 
 def _projections(W_Q: ArrayLike, W_K: ArrayLike, d_model: int) -> tuple[Array, Array]:
@@ -69,6 +76,12 @@ def head_attention_weights(
             f"x_query has d_model {xq.shape[-1]} and x {xk.shape[-1]}; they must agree."
         )
     wq, wk = _projections(W_Q, W_K, xk.shape[-1])
+    try:
+        np.broadcast_shapes(xq.shape[:-2], xk.shape[:-2])
+    except ValueError:
+        raise ValueError(
+            f"x_query has batches {xq.shape[:-2]} and x {xk.shape[:-2]}; they must agree."
+        ) from None
     return attention_weights(xq[..., None, :, :] @ wq, xk[..., None, :, :] @ wk)
 
 
@@ -201,14 +214,20 @@ def decompose_mse(
     alpha = _head_weights(weights, p.shape[1])
     mean = p.mean(axis=0)
     centred = p - mean
-    head_covariance = np.einsum("rhm,rgm->mhg", centred, centred) / len(p)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _parts(mean, centred, m, alpha)
+
+
+def _parts(mean: Array, centred: Array, m: Array, alpha: Array) -> MSEParts:
+    head_covariance = np.einsum("rhm,rgm->mhg", centred, centred) / len(centred)
     weighted = alpha[:, None] * alpha * head_covariance
     bias2 = np.square(alpha @ mean - m)
     variance = np.trace(weighted, axis1=1, axis2=2)
     covariance = weighted.sum(axis=(1, 2)) - variance
-    return MSEParts(
-        bias2, variance, covariance, bias2 + variance + covariance, mean - m, head_covariance
-    )
+    mse = bias2 + variance + covariance
+    if not np.isfinite(mse).all():
+        raise ValueError("the squares of predictions and target overflow; rescale them.")
+    return MSEParts(bias2, variance, covariance, mse, mean - m, head_covariance)
 
 
 def equicorrelated_variance(variance: float, correlation: float | ArrayLike, n_heads: int) -> Array:
@@ -236,10 +255,8 @@ def equicorrelated_variance(variance: float, correlation: float | ArrayLike, n_h
     Hastie, Tibshirani and Friedman (2009), equation 15.1.
     """
     rho = finite_array("correlation", correlation)
-    if n_heads != int(n_heads) or n_heads < 1:
-        raise ValueError(f"n_heads must be a whole number of at least 1; found {n_heads!r}.")
-    if not (0 <= variance < np.inf):
-        raise ValueError(f"variance must be finite and not negative; found {variance!r}.")
+    n_heads = whole_number("n_heads", n_heads, 1)
+    number_within("variance", variance, 0)
     lowest = -1.0 if n_heads == 1 else -1 / (n_heads - 1)
     if (rho > 1).any() or (rho < lowest - 1e-12).any():
         raise ValueError(
@@ -284,18 +301,34 @@ def optimal_weights(
         raise ValueError(
             "covariance is not symmetric; symmetrise it, (C + C.T) / 2, if that is meant."
         )
-    if not (0 <= ridge < np.inf):
-        raise ValueError(f"ridge must be finite and not negative; found {ridge!r}.")
-    s = s + ridge * np.eye(len(s))
+    b = np.zeros(len(s)) if bias is None else finite_array("bias", bias).astype(np.float64)
+    if b.shape != (len(s),):
+        raise ValueError(f"bias has shape {b.shape}; expected ({len(s)},), one per head.")
+    if len(s) == 1:
+        return np.ones(1)
+    size = max(float(np.abs(s).max()), number_within("ridge", ridge, 0)) or 1.0
+    s = s / size + ridge / size * np.eye(len(s))
     spectrum = np.linalg.eigvalsh(s)
     if spectrum[0] <= 1e-12 * spectrum[-1]:
         raise ValueError(
-            f"covariance has smallest eigenvalue {spectrum[0]:.3g} and largest "
-            f"{spectrum[-1]:.3g}: it is singular or not positive, so the weights are not "
+            f"covariance has smallest eigenvalue {spectrum[0] * size:.3g} and largest "
+            f"{spectrum[-1] * size:.3g}: it is singular or not positive, so the weights are not "
             "determined. Drop cloned heads or pass ridge > 0."
         )
-    b = np.zeros(len(s)) if bias is None else finite_array("bias", bias)
-    if b.shape != (len(s),):
-        raise ValueError(f"bias has shape {b.shape}; expected ({len(s)},), one per head.")
-    direction = np.linalg.solve(s + np.outer(b, b), np.ones(len(s)))
-    return direction / direction.sum()
+    return _least_mse(s, b / np.sqrt(size))
+
+
+def _least_mse(s: Array, b: Array) -> Array:
+    """Minimise alpha^T (S + b b^T) alpha with weights that sum to 1, as least squares.
+
+    The last weight is 1 minus the others, so that a bias common to all heads drops out before
+    it is squared. Rows in falling order and pivoted columns keep a large bias from drowning S.
+    """
+    factor = np.linalg.cholesky(s).T
+    rows = np.vstack([factor[:, :-1] - factor[:, -1:], b[:-1] - b[-1]])
+    right = -np.append(factor[:, -1], b[-1])
+    order = np.argsort(-np.abs(rows).max(axis=1, initial=0.0))
+    q, r, pivot = qr(rows[order], mode="economic", pivoting=True)
+    others = np.empty(len(s) - 1)
+    others[pivot] = solve_triangular(r, q.T @ right[order])
+    return np.append(others, 1 - others.sum())

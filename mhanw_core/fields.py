@@ -8,7 +8,6 @@ agents over V, the mean of the H agents has variance V (rho + (1 - rho) / H).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,21 +17,13 @@ from sklearn.tree import DecisionTreeRegressor
 from sklearn.utils import check_random_state
 
 from mhanw_core.designs import replicate
-from mhanw_core.regression import Array, finite_array, positive_number
-
-
-def _whole(name: str, value: int, least: int) -> int:
-    number = isinstance(value, Real) and not isinstance(value, bool) and np.isfinite(value)
-    if not number or value != int(value) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}; found {value!r}.")
-    return int(value)
-
-
-def _within(name: str, value: float, low: float, high: float = np.inf) -> float:
-    if not (isinstance(value, Real) and low <= value <= high and np.isfinite(value)):
-        rule = f"at least {low:g}" if high == np.inf else f"from {low:g} to {high:g}"
-        raise ValueError(f"{name} must be a finite number {rule}; found {value!r}.")
-    return float(value)
+from mhanw_core.regression import (
+    Array,
+    finite_array,
+    number_within,
+    positive_number,
+    whole_number,
+)
 
 
 def _replicates(name: str, value: ArrayLike) -> Array:
@@ -141,7 +132,7 @@ def line_check(half_a: ArrayLike, half_b: ArrayLike, n_known: int | None = None)
             f"half_a has shape {a.shape} and half_b {b.shape}; agents and quantities must agree."
         )
     n_agents = a.shape[1]
-    known = n_agents if n_known is None else _whole("n_known", n_known, 2)
+    known = n_agents if n_known is None else whole_number("n_known", n_known, 2)
     if known > n_agents:
         raise ValueError(f"n_known is {known}, but there are {n_agents} agents.")
     variance, mean_variance = _moments(a[:, :known])
@@ -261,10 +252,10 @@ def forest_replicates(
     ----------
     Breiman (2001); Hastie, Tibshirani and Friedman (2009), 15.5-15.9; Friedman (1991).
     """
-    if _whole("max_features", max_features, 1) > N_FEATURES:
+    if whole_number("max_features", max_features, 1) > N_FEATURES:
         raise ValueError(f"max_features is {max_features}; the design has {N_FEATURES} features.")
-    _whole("n_trees", n_trees, 1)
-    _whole("n_train", n_train, 2 * _whole("min_samples_leaf", min_samples_leaf, 1))
+    whole_number("n_trees", n_trees, 1)
+    whole_number("n_train", n_train, 2 * whole_number("min_samples_leaf", min_samples_leaf, 1))
     n_sets = 1 if shared_training_set else n_trees
 
     def draw(stream: np.random.Generator, size: int) -> Array:
@@ -385,11 +376,11 @@ def nest_choice(
     ----------
     Pratt et al. (2002) and Franks et al. (2002), Temnothorax; the model is much simplified.
     """
-    q, led_share = _sites(quality), _within("recruitment", recruitment, 0, 1)
-    sizes = _whole("n_replicates", n_replicates, 1), _whole("n_scouts", n_scouts, 2)
-    _within("preference", preference, 0)
+    q, led_share = _sites(quality), number_within("recruitment", recruitment, 0, 1)
+    sizes = whole_number("n_replicates", n_replicates, 1), whole_number("n_scouts", n_scouts, 2)
+    number_within("preference", preference, 0)
     most = (n_scouts - 1) // len(q) + 1
-    if _whole("quorum", quorum, 1) > most:
+    if whole_number("quorum", quorum, 1) > most:
         raise ValueError(
             f"quorum is {quorum}; {n_scouts} scouts over {len(q)} sites are sure to give one of "
             f"them {most}, not more."
@@ -420,8 +411,8 @@ def copying_correlation(recruitment: float, n_scouts: int) -> float:
     ----------
     Chapter 6 of this book.
     """
-    r, squares = _within("recruitment", recruitment, 0, 1), 1.0
-    for n in range(1, _whole("n_scouts", n_scouts, 2)):
+    r, squares = number_within("recruitment", recruitment, 0, 1), 1.0
+    for n in range(1, whole_number("n_scouts", n_scouts, 2)):
         squares = squares * (1 + 2 * r / n) + 1
     return (squares - n_scouts) / (n_scouts * (n_scouts - 1))
 
@@ -501,10 +492,13 @@ def task_replicates(
     ----------
     Bonabeau, Theraulaz and Deneubourg (1996), fixed thresholds.
     """
-    gain, sd = _within("feedback", feedback, 0), _within("stimulus_noise", stimulus_noise, 0)
-    spread = _within("threshold_spread", threshold_spread, 0)
-    shape = _whole("n_replicates", n_replicates, 1), _whole("n_ants", n_ants, 2)
-    window = _whole("n_steps", n_steps, 1)
+    gain, sd = (
+        number_within("feedback", feedback, 0),
+        number_within("stimulus_noise", stimulus_noise, 0),
+    )
+    spread = number_within("threshold_spread", threshold_spread, 0)
+    shape = whole_number("n_replicates", n_replicates, 1), whole_number("n_ants", n_ants, 2)
+    window = whole_number("n_steps", n_steps, 1)
     with np.errstate(over="ignore"):  # `response` refuses what overflows
         threshold = np.exp(spread * norm.ppf((np.arange(n_ants) + 0.5) / n_ants))
     demand = response(1.0, threshold).mean()

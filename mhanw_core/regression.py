@@ -7,6 +7,8 @@ independently here, so that the identity between them is something to check, not
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
+from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,7 +26,7 @@ def finite_array(name: str, value: ArrayLike) -> Array:
     ValueError
         If it is not numeric and real, has no entries, or holds NaN or infinity.
     """
-    if np.ma.is_masked(value):
+    if _has_mask(value):
         raise ValueError(f"{name} holds masked entries; drop or fill those rows first.")
     try:
         array = np.asarray(value)
@@ -49,6 +51,13 @@ def finite_array(name: str, value: ArrayLike) -> Array:
     return array
 
 
+def _has_mask(value: object) -> bool:
+    """Whether an entry is masked; `np.asarray` would take the number behind the mask."""
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_mask, value))
+    return bool(np.ma.is_masked(value))
+
+
 def positive_number(name: str, value: float) -> float:
     """Return `value` as a float, or say that it is not positive and finite."""
     array = np.asarray(value)
@@ -58,6 +67,23 @@ def positive_number(name: str, value: float) -> float:
     if not (0.0 < number < np.inf):
         raise ValueError(f"{name} must be positive and finite; found {number:g}.")
     return number
+
+
+def whole_number(name: str, value: float, least: int) -> int:
+    """Return `value` as an int, or say that it is not a whole number of at least `least`."""
+    number = isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+    if not number or value != int(value) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}; found {value!r}.")
+    return int(value)
+
+
+def number_within(name: str, value: float, low: float, high: float = np.inf) -> float:
+    """Return `value` as a float, or say that it is not a finite number from low to high."""
+    number = isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+    if not number or not low <= value <= high:
+        rule = f"at least {low:g}" if high == np.inf else f"from {low:g} to {high:g}"
+        raise ValueError(f"{name} must be a finite number {rule}; found {value!r}.")
+    return float(value)
 
 
 def _matched(queries: ArrayLike, keys: ArrayLike, batched: bool) -> tuple[Array, Array]:

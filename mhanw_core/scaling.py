@@ -17,9 +17,17 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 from scipy.special import lambertw
 
-from mhanw_core.regression import Array, positive_number
+from mhanw_core.regression import (
+    Array,
+    finite_array,
+    number_within,
+    positive_number,
+    whole_number,
+)
 
 MOST_HEAD_DIM = 4096  # beyond the minimum of the printed terms for any floating-point n
+MOST_BUDGET = 10_000_000
+LARGEST_LOG = log(np.finfo(float).max)
 
 
 def _sample_size(n: float) -> float:
@@ -34,12 +42,6 @@ def _budget(budget: float) -> float:
     if budget < 1:
         raise ValueError(f"budget must be at least 1 dimension; found {budget!r}.")
     return log(budget)
-
-
-def _correlation(correlation: float) -> float:
-    if not 0 <= correlation <= 1:
-        raise ValueError(f"correlation must be from 0 to 1; found {correlation!r}.")
-    return float(correlation)
 
 
 def paper_head_dim(n: float, smoothness: float) -> float:
@@ -89,7 +91,10 @@ def fixed_dimension_head_dim(
     scale = _sample_size(n) + log(2 * positive_number("a", a)) - log(positive_number("b", b))
     power = d / 2 if budget is None else d / 2 + 1
     scale += 0.0 if budget is None else _budget(budget)
-    return exp((scale - log(power)) / (power + 2))
+    exponent = (scale - log(power)) / (power + 2)
+    if exponent > LARGEST_LOG:
+        raise ValueError("the minimiser of these terms exceeds every float; check n, a and b.")
+    return exp(exponent)
 
 
 def _growth(x: float, log_budget: float, correlation: float) -> float:
@@ -124,7 +129,7 @@ def optimal_head_dim(
     ValueError
         If an argument is out of its range.
     """
-    log_budget, rho = _budget(budget), _correlation(correlation)
+    log_budget, rho = _budget(budget), number_within("correlation", correlation, 0, 1)
     target = log(2 * positive_number("a", a)) - log(positive_number("b", b)) + _sample_size(n)
     top = min(log_budget, log(MOST_HEAD_DIM))
     if _growth(0.0, log_budget, rho) >= target:
@@ -163,16 +168,56 @@ def mse_model(
     ValueError
         If an argument is out of its range.
     """
-    d = np.asarray(head_dim, dtype=float)
-    if d.size == 0 or not np.isfinite(d).all() or (d < 1).any() or (d > budget).any():
-        raise ValueError(f"head_dim must be from 1 to the budget {budget!r}; found {head_dim!r}.")
-    log_n, log_budget, rho = _sample_size(n), _budget(budget), _correlation(correlation)
+    d, log_budget = finite_array("head_dim", head_dim).astype(np.float64), _budget(budget)
+    if (d < 1).any() or (d > budget).any():
+        raise ValueError(
+            f"head_dim runs from {d.min():g} to {d.max():g}; it must be from 1 to the budget "
+            f"{budget!r}."
+        )
+    log_n, rho = _sample_size(n), number_within("correlation", correlation, 0, 1)
     log_v = log(positive_number("b", b)) - log_n + d / 2 * np.log(d)
     if cap is not None:
         log_v = np.minimum(log_v, log(positive_number("cap", cap)))
     share = rho + (1 - rho) * np.exp(np.log(d) - log_budget)
     with np.errstate(over="ignore"):
-        return np.asarray(positive_number("a", a) * d**-2.0 + np.exp(log_v + np.log(share)))
+        squared_bias = positive_number("a", a) * np.exp(-2 * np.log(d))
+        return np.asarray(squared_bias + np.exp(log_v + np.log(share)))
+
+
+def allocation_log_errors(
+    n: float,
+    budget: int,
+    a: float = 1.0,
+    b: float = 1.0,
+    correlation: float = 0.0,
+    dimension: float | None = None,
+) -> Array:
+    """Logarithm of the printed error at head dimensions 1, 2, ..., budget, with whole heads.
+
+    Parameters
+    ----------
+    n, budget, a, b, correlation
+        As in `optimal_head_dim`; the budget is whole, and H = floor(budget / head_dim).
+    dimension : float, optional
+        Of the regression problem: V = b d_k^{dimension/2} / n; by default it is d_k itself.
+
+    Returns
+    -------
+    (budget,) array
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range.
+    """
+    if whole_number("budget", budget, 1) > MOST_BUDGET:
+        raise ValueError(f"budget is {budget}; at most {MOST_BUDGET:,} dimensions are compared.")
+    d = np.arange(1, int(budget) + 1)
+    rho, log_d = number_within("correlation", correlation, 0, 1), np.log(d)
+    power = d / 2 if dimension is None else positive_number("dimension", dimension) / 2
+    log_v = log(positive_number("b", b)) - _sample_size(n) + power * log_d
+    share = np.log(rho + (1 - rho) / (int(budget) // d))
+    return np.asarray(np.logaddexp(log(positive_number("a", a)) - 2 * log_d, log_v + share))
 
 
 class Allocation(NamedTuple):
@@ -187,18 +232,10 @@ def optimal_allocation(
 ) -> Allocation:
     """Best whole-number allocation for the printed terms, with H = floor(budget / head_dim).
 
-    Parameters as in `optimal_head_dim`, with a whole budget; a ValueError otherwise. All
-    dimensions up to 4096 are compared; the minimum never lies beyond.
+    Parameters and errors as in `allocation_log_errors`.
     """
-    if budget != int(budget):
-        raise ValueError(f"budget must be a whole number of dimensions; found {budget!r}.")
-    optimal_head_dim(n, budget, a, b, correlation)  # refuses what is out of range
-    d = np.arange(1, min(int(budget), MOST_HEAD_DIM) + 1)
-    heads = int(budget) // d
-    log_v = log(b) - log(n) + d / 2 * np.log(d)
-    variance = log_v + np.log(correlation + (1 - correlation) / heads)
-    best = int(np.argmin(np.logaddexp(log(a) - 2 * np.log(d), variance)))
-    return Allocation(int(heads[best]), int(d[best]))
+    best = 1 + int(np.argmin(allocation_log_errors(n, budget, a, b, correlation)))
+    return Allocation(int(budget) // best, best)
 
 
 def asymptotic_head_dim(n: float, budget: float, order: int = 2) -> float:
@@ -228,7 +265,10 @@ def asymptotic_head_dim(n: float, budget: float, order: int = 2) -> float:
     twice = 2 * (log(2) + _sample_size(n) + _budget(budget))
     first = twice / float(lambertw(twice).real)
     half = (log(first) + 1) / 2
-    return first if order == 1 else first - 8 + (4 - log(half)) / half
+    found = first if order == 1 else first - 8 + (4 - log(half)) / half
+    if found < 1:
+        raise ValueError(f"n * budget is {n * budget:g}, too small for the asymptotic form.")
+    return found
 
 
 def head_dim_elasticity(n: float, budget: float, a: float = 1.0, b: float = 1.0) -> float:
@@ -247,11 +287,10 @@ def head_dim_elasticity(n: float, budget: float, a: float = 1.0, b: float = 1.0)
 def sample_size_for(head_dim: float, budget: float, a: float = 1.0, b: float = 1.0) -> float:
     """Natural logarithm of the sample size at which the printed terms want this head dimension.
 
-    Parameters as in `optimal_head_dim`; a ValueError if head_dim is below 1 or any is not
-    positive and finite.
+    Parameters as in `optimal_head_dim`; a ValueError if head_dim is not from 1 to 4096 or any is
+    not positive and finite.
     """
-    if positive_number("head_dim", head_dim) < 1:
-        raise ValueError(f"head_dim must be at least 1; found {head_dim!r}.")
+    number_within("head_dim", head_dim, 1, MOST_HEAD_DIM)
     constant = log(positive_number("b", b)) - log(2 * positive_number("a", a))
     return _growth(log(head_dim), _budget(budget), 0.0) + constant
 

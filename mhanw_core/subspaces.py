@@ -1,8 +1,9 @@
 """Geometry of heads: principal angles, overlaps, circuits, and what chance and room allow.
 
-`W` is (n_heads, d_model, d_k); the columns of a head span its subspace. Results are float64.
-Columns must be independent: a singular value below max(rows, columns) * eps * (the largest) is
-zero, with the eps of the dtype given. To take float32 weights as exact, pass them as float64.
+`W` is (n_heads, d_model, d_k); the columns of a head span its subspace. Results are float64,
+but for the cosines of float32 circuits. Columns must be independent: a singular value below
+max(rows, columns) * eps * (the largest) is zero, with the eps of float32 if such are given.
+Other types, half precision among them, are taken as exact; so are float32 passed as float64.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mhanw_core.regression import Array, finite_array
+from mhanw_core.regression import Array, finite_array, whole_number
 
 
 class DependentColumnsError(ValueError):
@@ -244,9 +245,12 @@ def circuit_covariances(W_Q: ArrayLike, W_K: ArrayLike) -> Array:
     return result
 
 
-def _check_sizes(d_model: int, d_k: int) -> None:
-    if d_model != int(d_model) or d_k != int(d_k) or not 1 <= d_k <= d_model:
-        raise ValueError(f"need whole numbers 1 <= d_k <= d_model; found {d_k!r} and {d_model!r}.")
+def _sizes(d_model: int, d_k: int) -> tuple[int, int]:
+    """As Python integers, whose products do not overflow."""
+    n, d = whole_number("d_model", d_model, 1), whole_number("d_k", d_k, 1)
+    if d > n:
+        raise ValueError(f"d_k is {d}, more than d_model {n}; need 1 <= d_k <= d_model.")
+    return n, d
 
 
 class RandomOverlap(NamedTuple):
@@ -263,9 +267,9 @@ def random_overlap(d_model: int, d_k: int) -> RandomOverlap:
     A ValueError unless 1 <= d_k <= d_model. Source: fourth moments of the uniform measure on
     the orthogonal group, Collins and Śniady (2006).
     """
-    _check_sizes(d_model, d_k)
-    n, free = d_model, d_model - d_k
-    return RandomOverlap(d_k / n, 2 * free**2 / (n**2 * (n - 1) * (n + 2)) if free else 0.0)
+    n, d = _sizes(d_model, d_k)
+    free = n - d
+    return RandomOverlap(d / n, 2 * free**2 / (n**2 * (n - 1) * (n + 2)) if free else 0.0)
 
 
 def max_hdi(n_heads: int, d_model: int, d_k: int) -> float:
@@ -275,7 +279,5 @@ def max_hdi(n_heads: int, d_model: int, d_k: int) -> float:
     exist: two planes in three dimensions share a line (overlap >= 1/2; the bound says 1/3).
     A ValueError for one head, or unless 1 <= d_k <= d_model. Source: Welch (1974).
     """
-    _check_sizes(d_model, d_k)
-    if n_heads != int(n_heads) or n_heads < 2:
-        raise ValueError(f"n_heads must be a whole number of at least 2; found {n_heads!r}.")
-    return 1 - max(0.0, (n_heads * d_k / d_model - 1) / (n_heads - 1))
+    (n, d), heads = _sizes(d_model, d_k), whole_number("n_heads", n_heads, 2)
+    return 1 - max(0.0, (heads * d / n - 1) / (heads - 1))

@@ -15,7 +15,7 @@ ALLOWED = {
     "subspaces": {"numpy", "mhanw_core.regression"},
     "scaling": {"numpy", "scipy", "mhanw_core.regression"},
     "claims": {"yaml", "numpy", "sympy"},
-    "ensemble": {"numpy", "mhanw_core.regression"},
+    "ensemble": {"numpy", "scipy", "mhanw_core.regression"},
     "diversity": {"numpy", "mhanw_core.regression", "mhanw_core.subspaces"},
     "designs": {
         "numpy",

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -304,11 +304,7 @@ def _named(found: list[Found]) -> list[Found]:
     names = short if len(set(short)) == len(short) else long
     if len(set(names)) < len(names):
         names = [f.key.name for f in found]
-    return [_with_name(f, name) for f, name in zip(found, names, strict=True)]
-
-
-def _with_name(found: Found, name: str) -> Found:
-    return Found(**{**found.__dict__, "name": name})
+    return [replace(f, name=name) for f, name in zip(found, names, strict=True)]
 
 
 # --- Layouts not known -------------------------------------------------------------------------

@@ -634,7 +634,7 @@ def _dequantise(
     try:
         with np.errstate(all="ignore"):  # what is not finite is refused afterwards
             return np.asarray(quants.dequantize(raw, quantised)).reshape(shape)
-    except NotImplementedError:
+    except NotImplementedError:  # how gguf says that it knows a type and cannot undo it
         raise CheckpointError(f"{path}: the type {quantised.name} is not read.") from None
 
 

@@ -46,7 +46,7 @@ def test_no_recommendation_beats_the_best(budget: int) -> None:
         (["--budget", "512", "--n", "many"], "Invalid value for '--n'"),
         (["--budget", "half", "--n", "10"], "Invalid value for '--budget'"),
         (["--budget", "512", "--n", "10", "--smoothness", "-1"], "smoothness must be positive"),
-        (["--budget", "99999999", "--n", "10"], "exceeds 10,000,000"),
+        (["--budget", "99999999", "--n", "10"], "at most 10,000,000 dimensions"),
         (["--budget", "512", "--n", "10", "--plot", "d.txt"], "must end in .png"),
         (["--budget", "512", "--n", "10", "--json", "no/x.json"], "cannot be written"),
     ],
@@ -58,6 +58,6 @@ def test_nonsense_gets_a_sentence(tmp_path: Path, args: list[str], message: str)
     assert "Traceback" not in result.stderr
 
 
-def test_no_model_has_ten_million_dimensions() -> None:
-    with pytest.raises(CallError, match="no model has so many"):
+def test_a_budget_has_at_most_ten_million_dimensions() -> None:
+    with pytest.raises(CallError, match="at most 10,000,000 dimensions"):
         design.recommend(10**8, 1e6)

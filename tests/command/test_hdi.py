@@ -41,8 +41,9 @@ def test_the_numbers_are_the_librarys(tmp_path: Path) -> None:
         for layer, measured in zip(opened.layers, found.layers, strict=True):
             expected = diversity.report(layer.W_K(), layer.W_Q(), seed=3)
             assert measured.report == expected
+            assert measured.report is not None
             np.testing.assert_array_equal(
-                measured.overlaps, subspaces.pairwise_overlaps(layer.W_K())
+                measured.report.overlaps, subspaces.pairwise_overlaps(layer.W_K())
             )
 
 

@@ -246,7 +246,7 @@ def test_other_bad_arguments_are_refused_in_a_sentence() -> None:
     w = normal(0, 3, 6, 2)
     with pytest.raises(ValueError, match="form 'raw' is unknown; choose subspace or paper"):
         diversity.hdi(w, "raw")
-    with pytest.raises(ValueError, match="n_deals must be at least 1; found 0"):
+    with pytest.raises(ValueError, match="n_deals must be a whole number of at least 1; found 0"):
         diversity.shuffled_hdi(w, 0)
     with pytest.raises(ValueError, match="they must agree"):
         diversity.report(w, w[:, :4])

@@ -107,15 +107,27 @@ BAD: list[tuple[Any, str]] = [
     (lambda: scaling.optimal_head_dim(1e6, -512), "budget must be positive"),
     (lambda: scaling.optimal_head_dim(1e6, 0.5), "budget must be at least 1"),
     (lambda: scaling.optimal_head_dim(1e6, 512, a=0), "a must be positive"),
-    (lambda: scaling.optimal_head_dim(1e6, 512, correlation=1.1), "correlation must be from 0"),
+    (
+        lambda: scaling.optimal_head_dim(1e6, 512, correlation=1.1),
+        "correlation must be a finite number from 0 to 1; found 1.1",
+    ),
     (lambda: scaling.optimal_allocation(1e6, 51.2), "budget must be a whole number"),
-    (lambda: scaling.mse_model(0.5, 1e6, 512), "head_dim must be from 1"),
-    (lambda: scaling.mse_model([], 1e6, 512), "head_dim must be from 1"),
-    (lambda: scaling.mse_model(600, 1e6, 512), "head_dim must be from 1"),
+    (lambda: scaling.mse_model(0.5, 1e6, 512), "runs from 0.5 to 0.5; it must be from 1 to the"),
+    (lambda: scaling.mse_model([], 1e6, 512), "head_dim is empty"),
+    (lambda: scaling.mse_model(600, 1e6, 512), "it must be from 1 to the budget 512"),
+    (lambda: scaling.mse_model(np.ma.masked_array([8.0, 9.0], [0, 1]), 1e6, 512), "masked"),
+    (lambda: scaling.mse_model("8", 1e6, 512), "head_dim has dtype"),
+    (lambda: scaling.optimal_allocation(1e6, 10**8), "at most 10,000,000 dimensions"),
+    (lambda: scaling.asymptotic_head_dim(2, 1), "too small for the asymptotic form"),
+    (lambda: scaling.fixed_dimension_head_dim(1e308, 1e-10, a=1e308, b=1e-308), "every float"),
+    (lambda: scaling.sample_size_for(1e308, 512), "from 1 to 4096"),
     (lambda: scaling.paper_head_dim(1e6, 0), "smoothness must be positive"),
     (lambda: scaling.fixed_dimension_head_dim(1e6, -2), "dimension must be positive"),
     (lambda: scaling.asymptotic_head_dim(1e6, 512, 3), "order must be 1 or 2"),
-    (lambda: scaling.sample_size_for(0.5, 512), "head_dim must be at least 1"),
+    (
+        lambda: scaling.sample_size_for(0.5, 512),
+        "head_dim must be a finite number from 1 to 4096; found 0.5",
+    ),
 ]
 
 

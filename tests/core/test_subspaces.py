@@ -414,11 +414,29 @@ def test_circuits_of_unlike_shapes_or_without_direction_are_refused() -> None:
             subspaces.circuit_overlaps(*pair)
 
 
-@pytest.mark.parametrize(("d_model", "d_k"), [(2, 3), (0, 0), (4, 1.5), (4, -1)])
-def test_impossible_sizes_are_refused(d_model: Any, d_k: Any) -> None:
+@pytest.mark.parametrize(
+    ("d_model", "d_k", "message"),
+    [
+        (2, 3, "d_k is 3, more than d_model 2"),
+        (0, 0, "d_model must be a whole number of at least 1; found 0"),
+        (4, 1.5, "d_k must be a whole number of at least 1; found 1.5"),
+        (4, -1, "d_k must be a whole number of at least 1; found -1"),
+        (np.nan, 1, "d_model must be a whole number"),
+        (4, None, "d_k must be a whole number"),
+        (4, True, "d_k must be a whole number"),
+    ],
+)
+def test_impossible_sizes_are_refused(d_model: Any, d_k: Any, message: str) -> None:
     for call in (subspaces.random_overlap, lambda n, d: subspaces.max_hdi(2, n, d)):
-        with pytest.raises(ValueError, match="need whole numbers 1 <= d_k <= d_model"):
+        with pytest.raises(ValueError, match=message):
             call(d_model, d_k)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int32, np.int64])
+def test_sizes_of_numpy_do_not_overflow(kind: Any) -> None:
+    n, d = (100, 60) if kind is np.int8 else (60_000, 10)
+    assert subspaces.random_overlap(kind(n), kind(d)) == subspaces.random_overlap(n, d)
+    assert subspaces.max_hdi(kind(n), kind(n), kind(d)) == subspaces.max_hdi(n, n, d)
 
 
 @pytest.mark.parametrize("n_heads", [1, 0, 2.5])
