@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from joblib import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
-from mhanw_core.ensemble import head_outputs
+from mhanw_core.ensemble import head_attention_weights, head_outputs
 from mhanw_core.regression import Array, finite_array, whole_number
 
 
@@ -188,6 +188,47 @@ def on_sphere(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Uniform points on the unit sphere of the last axis, shape `shape`."""
     points = rng.standard_normal(shape)
     return points / np.linalg.norm(points, axis=-1, keepdims=True)
+
+
+def pair_covariances(
+    rng: np.random.Generator, size: int, pairs: Sequence[tuple[Array, Array]], n_tokens: int
+) -> Array:
+    """Noise covariance n sum_i w_i w'_i of pairs of heads, in units of sigma^2 / n.
+
+    Every replicate has a standard normal query and tokens of its own, which all pairs read.
+    The mean estimates `subspaces.circuit_covariances`, with a bias of order 1 / n.
+
+    Parameters
+    ----------
+    size, n_tokens : int
+    pairs : sequence of (W_Q, W_K), each (2, d_model, head_dim), d_model the same in all
+
+    Returns
+    -------
+    (size, len(pairs)) array
+    """
+    d_model = np.shape(pairs[0][0])[1]
+    x = rng.standard_normal((size, n_tokens, d_model))
+    x_query = rng.standard_normal((size, 1, d_model))
+    found = np.empty((size, len(pairs)))
+    for column, pair in enumerate(pairs):
+        w = head_attention_weights(x_query, x, *pair)[:, :, 0]
+        found[:, column] = n_tokens * (w[:, 0] * w[:, 1]).sum(axis=1)
+    return found
+
+
+def mixed_heads(
+    rng: np.random.Generator, share: float, n_heads: int, d_model: int, head_dim: int
+) -> Array:
+    """Orthonormal random heads that are as alike as wanted.
+
+    Each is share times a common random map plus 1 - share times one of its own, with its
+    columns made orthonormal: independent for share 0, equal for 1. Of shape
+    (n_heads, d_model, head_dim).
+    """
+    common = rng.standard_normal((d_model, head_dim))
+    own = rng.standard_normal((n_heads, d_model, head_dim))
+    return np.linalg.qr(share * common + (1 - share) * own)[0]
 
 
 @dataclass(frozen=True)
