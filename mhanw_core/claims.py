@@ -575,7 +575,7 @@ class Card:
             f'<div class="mhanw-card mhanw-{tone}" id="claim-{row.id}"><div class="mhanw-head">'
             f'<span class="mhanw-verdict">{self.verdict}</span>'
             f'<code class="mhanw-id">{row.id}</code>'
-            f'<span class="mhanw-place">{html.escape(row.place)}</span></div>'
+            f'<span class="mhanw-place">{_math(row.place)}</span></div>'
             f'<p class="mhanw-statement">{_math(row.statement)}</p>{note}{red}'
             f'<table class="mhanw-evidence"><tbody>{lines}</tbody></table></div>'
         )
@@ -622,11 +622,13 @@ def _ledger_row(row: Row, card: dict[str, Any] | None) -> str:
     tone = ("red" if not card["ok"] else verdict) if card else "none"
     note = f'<p class="mhanw-note">{_math(row.note)}</p>' if card and row.note else ""
     name = f'<code class="mhanw-id">{row.id}</code>'
+    step = f"Step {row.step}"
+    place = row.place if row.place.startswith(step) else f"{step}, {row.place}"
     if card:
         name = f'<a href="{card["page"]}.html#claim-{row.id}">{name}</a>'
     return (
         f"<tr><td>{name} "
-        f'<span class="mhanw-place">Step {row.step}, {html.escape(row.place)}</span>'
+        f'<span class="mhanw-place">{_math(place)}</span>'
         f'<p class="mhanw-statement">{_math(row.statement)}</p>{note}</td>'
         f'<td><span class="mhanw-verdict mhanw-{tone}">{verdict}</span></td>'
         f'<td class="mhanw-figure">{_math(card["decisive"]) if card else ""}</td></tr>'
