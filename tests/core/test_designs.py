@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mhanw_core import designs
+from mhanw_core import designs, diversity, subspaces
 
 N_SE = 4
 
@@ -75,6 +75,59 @@ def test_weights_of_one_head_agree_with_themselves() -> None:
         designs.weight_covariance_and_se(w, w[:2])
 
 
+def test_errors_by_hand() -> None:
+    """The divisor of a standard error is R - 1 for the spread and R for the mean."""
+    assert designs.mean_and_se(np.array([1.0, 3.0])) == (2.0, 1.0)
+    assert designs.variance_and_se(np.array([1.0, 3.0])) == (2.0, 0.0)
+    variance, se = designs.variance_and_se(np.array([0.0, 0.0, 3.0]))
+    assert (variance, se) == (3.0, pytest.approx(1.0))  # squares 1, 1, 4 around their mean 2
+    ratio, se = designs.ratio_and_se(np.array([2.0, 6.0]), np.array([1.0, 3.0]))
+    assert (ratio, se) == (2.0, 0.0)
+    ratio, se = designs.ratio_and_se(np.array([1.0, 3.0]), np.array([1.0, 1.0]))
+    assert (ratio, se) == (2.0, 1.0)
+
+
+def test_token_errors_by_hand() -> None:
+    first, second = np.array([0.5, 0.5]), np.array([0.25, 0.75])
+    estimate, se = designs.weight_covariance_and_se(first, second)
+    # n w w' is 0.5 and 1.5 with mean 1; minus the mean times (w + w') n, 1.5 and 2.5, both are -1
+    assert (estimate, se) == (1.0, 0.0)
+    estimate, se = designs.weight_covariance_and_se(second, second)
+    # n w is 0.5 and 1.5, so the mean square is 1.25 and the influence 0.25 - 1.25, 2.25 - 3.75
+    assert (estimate, se) == (1.25, pytest.approx(0.25))
+    estimate, se = designs.weight_correlation_and_se(first, second)
+    assert estimate == pytest.approx(2 / np.sqrt(5))
+    a, b = np.ones(2), np.array([0.5, 1.5]) / np.sqrt(1.25)
+    influence = a * b - estimate * (a**2 + b**2) / 2
+    assert se == pytest.approx(np.abs(np.diff(influence)).item() / 2)
+
+
+def test_pairs_have_the_covariance_of_their_circuits() -> None:
+    rng = np.random.default_rng(7)
+    Q = subspaces.pair_at_angles(np.radians([20, 70]))
+    opposite = np.stack([Q[0], -Q[0]])
+    pairs = [(0.4 * Q, Q), (0.4 * opposite, np.stack([Q[0], Q[0]]))]
+    found = designs.pair_covariances(rng, 600, pairs, 1500)
+    assert found.shape == (600, 2)
+    mean, se = designs.mean_and_se(found)
+    expected = np.array([subspaces.circuit_covariances(*pair)[0, 1] for pair in pairs])
+    assert (np.abs(mean - expected) < N_SE * se).all()
+    assert (np.abs(mean - expected[::-1]) > N_SE * se).all()
+
+
+def test_mixed_heads_run_from_independent_to_equal() -> None:
+    rng, mean = np.random.default_rng(1), {}
+    for share in (0.0, 0.5, 0.8, 1.0):
+        layers = [designs.mixed_heads(rng, share, 4, 8, 2) for _ in range(100)]
+        for Q in layers:
+            assert Q.shape == (4, 8, 2)
+            np.testing.assert_allclose(np.swapaxes(Q, 1, 2) @ Q, [np.eye(2)] * 4, atol=1e-14)
+        mean[share] = designs.mean_and_se(np.array([1 - diversity.hdi(Q) for Q in layers]))
+    assert abs(mean[0.0][0] - 2 / 8) < N_SE * mean[0.0][1]  # independent planes in 8 dimensions
+    assert mean[0.0][0] + N_SE * mean[0.0][1] < mean[0.5][0] < mean[0.8][0] < mean[1.0][0]
+    assert mean[1.0][0] == pytest.approx(1)
+
+
 def test_points_on_the_sphere() -> None:
     points = designs.on_sphere(np.random.default_rng(0), (20_000, 3))
     np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1)
@@ -95,6 +148,13 @@ REFUSED = [
     (lambda: designs.replicate(lambda g, k: 1.0, 4, np.random.default_rng(0)), "stacked first"),
     (lambda: designs.mean_and_se([1.0]), "two replicates"),
     (lambda: designs.ratio_and_se([1.0, 2.0], [1.0]), "pair them"),
+    (lambda: designs.ratio_and_se([1.0, 2.0], [1.0, -1.0]), "mean zero"),
+    (lambda: designs.mean_and_se([1.0, np.nan]), "NaN or infinite"),
+    (lambda: designs.mean_and_se([[1.0, 2.0], [3.0]]), "samples"),
+    (lambda: designs.mean_and_se(np.ma.masked_array([1.0, 2.0], [0, 1])), "masked"),
+    (lambda: designs.mean_and_se([np.ma.masked_array([1.0, 2.0], [0, 1])] * 2), "masked"),
+    (lambda: designs.weight_covariance_and_se([-0.5, 1.5], [0.5, 0.5]), "not negative"),
+    (lambda: designs.weight_correlation_and_se([0.5, 0.5], [0.5, 0.6]), "sum to 1"),
 ]
 
 

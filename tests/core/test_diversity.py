@@ -155,6 +155,14 @@ def test_shuffled_null_keeps_a_spectrum_that_the_random_null_ignores() -> None:
     assert found.z < -4
 
 
+def test_one_degenerate_deal_leaves_no_null() -> None:
+    """Two clones: some deals put a column beside its copy. Dropping those would bias the rest."""
+    w = np.repeat(normal(7, 1, 12, 2), 2, axis=0)
+    assert np.isnan(diversity.shuffled_hdi(w, 50)).all()
+    apart = next(s for s in range(100) if not np.isnan(diversity.shuffled_hdi(w, 1, s)).any())
+    assert np.isnan(diversity.shuffled_hdi(w, 50, apart)).all()
+
+
 def test_grouped_columns_stand_out_from_their_own_deals() -> None:
     shared = normal(5, 1, 24, 3)
     found = diversity.report(shared + 0.5 * normal(6, 6, 24, 3))

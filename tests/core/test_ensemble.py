@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sympy as sp
 from scipy.optimize import minimize
 
 from mhanw_core import ensemble, regression
@@ -62,6 +63,40 @@ def test_optimal_weights_of_two_heads() -> None:
     np.testing.assert_allclose(ensemble.optimal_weights(np.diag([1.0, 4.0])), [0.8, 0.2])
 
 
+@pytest.mark.parametrize(
+    ("covariance", "bias", "ridge", "expected"),
+    [
+        ([[1, 1.5], [1.5, 4]], None, 0, [1.25, -0.25]),
+        (np.diag([1, 4]), None, 2, [2 / 3, 1 / 3]),  # 1/(1+2) against 1/(4+2)
+        (np.diag([1, 2]), [1e8, 1e8], 0, [2 / 3, 1 / 3]),  # a bias common to all drops out
+        (
+            np.diag([1, 2, 4]),
+            [1e8, 1e8 + 7, 3e8],
+            0,
+            [1.00000004667, 0.499999970833, -0.5000000175],
+        ),
+    ],
+)
+def test_optimal_weights_of_worked_cases(
+    covariance: Any, bias: Any, ridge: float, expected: list[float]
+) -> None:
+    found = ensemble.optimal_weights(covariance, bias, ridge)
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def test_optimal_weights_against_exact_arithmetic() -> None:
+    """Ten random cases with biases up to a million times the noise, solved in fractions."""
+    for n_heads in (2, 3, 4, 5, 6) * 2:
+        root = RNG.integers(-5, 6, (n_heads, n_heads))
+        S = root @ root.T + np.eye(n_heads, dtype=int)
+        b = RNG.integers(-(10**6), 10**6, n_heads)
+        M = sp.Matrix(S.tolist()) + sp.Matrix(b.tolist()) * sp.Matrix(b.tolist()).T
+        exact = M.LUsolve(sp.ones(n_heads, 1))
+        exact = np.array([float(x / sum(exact)) for x in exact])
+        found = ensemble.optimal_weights(S, b)
+        np.testing.assert_allclose(found, exact, atol=1e-11 * np.abs(exact).max())
+
+
 def test_optimal_weights_agree_with_a_numerical_minimum() -> None:
     root = RNG.standard_normal((4, 4))
     S, b = root @ root.T + np.eye(4), RNG.standard_normal(4)
@@ -93,6 +128,10 @@ REFUSED = [
     (lambda: ensemble.equicorrelated_variance(1, 0.5, 0), "n_heads must be"),
     (lambda: ensemble.equicorrelated_variance(-1, 0.5, 2), "variance must be"),
     (lambda: ensemble.optimal_weights(np.ones((2, 2))), "singular"),
+    (lambda: ensemble.optimal_weights([[1, 1 - 1e-14], [1 - 1e-14, 1]]), "singular"),
+    (lambda: ensemble.optimal_weights(np.diag([1.0, -1.0])), "not positive"),
+    (lambda: ensemble.optimal_weights([[1, 0], [0]]), "covariance"),
+    (lambda: ensemble.optimal_weights(np.ma.masked_array(np.eye(2), np.eye(2))), "masked"),
     (lambda: ensemble.optimal_weights(np.array([[1, 0.5], [0, 1]])), "not symmetric"),
     (lambda: ensemble.optimal_weights(np.ones((2, 3))), "square"),
     (lambda: ensemble.optimal_weights(np.eye(2), [1.0]), "bias has shape"),

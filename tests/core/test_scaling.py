@@ -53,6 +53,12 @@ def test_the_root_solves_the_equation_of_the_printed_terms() -> None:
         assert scaling.sample_size_for(d, budget) == pytest.approx(np.log(n), rel=1e-12)
 
 
+def test_the_printed_law_is_a_power_of_the_logarithm() -> None:
+    assert scaling.paper_head_dim(np.exp(8), 2) == pytest.approx(2, rel=1e-14)
+    assert scaling.paper_head_dim(np.exp(16), 4) == pytest.approx(2, rel=1e-14)
+    assert scaling.paper_head_dim(np.exp(81), 4) == pytest.approx(3, rel=1e-14)
+
+
 def test_growth_at_512_as_the_register_states_it() -> None:
     assert scaling.optimal_head_dim(1e4, 512) == pytest.approx(7.5, abs=0.05)
     assert scaling.optimal_head_dim(1e8, 512) == pytest.approx(12.0, abs=0.05)
@@ -73,6 +79,56 @@ def test_second_order_is_nearer_than_first() -> None:
         exact = scaling.optimal_head_dim(n, 1e4)
         first, second = (abs(scaling.asymptotic_head_dim(n, 1e4, k) - exact) for k in (1, 2))
         assert second < first / 4
+
+
+def test_asymptotic_orders_are_what_they_say() -> None:
+    first = scaling.asymptotic_head_dim(1e12, 1e4, 1)
+    assert first * np.log(first) == pytest.approx(2 * np.log(2e16), rel=1e-13)
+    for n, within in ((1e50, 0.15), (1e300, 0.03)):
+        exact = scaling.optimal_head_dim(n, 1e4)
+        assert scaling.asymptotic_head_dim(n, 1e4) == pytest.approx(exact, abs=within)
+
+
+def test_no_elasticity_at_the_ends_and_constants_enter_it() -> None:
+    assert scaling.head_dim_elasticity(2, 1000, b=1e6) == 0.0  # the minimum is at 1
+    assert scaling.head_dim_elasticity(1e100, 4) == 0.0  # at the budget
+    a, b, step = 30.0, 0.01, 1e-5
+    up, down = (np.log(scaling.optimal_head_dim(1e5 * np.exp(s), 512, a, b)) for s in (step, -step))
+    slope = scaling.head_dim_elasticity(1e5, 512, a, b)
+    assert (up - down) / (2 * step) == pytest.approx(slope, rel=1e-5)
+    assert slope != pytest.approx(scaling.head_dim_elasticity(1e5, 512), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("n", "budget", "expected"),
+    [(1e4, 9, (1, 5)), (100, 10, (3, 3)), (1e8, 30, (3, 10)), (1e308, 10, (1, 10)), (2, 1, (1, 1))],
+)
+def test_whole_allocations_of_small_budgets(
+    n: float, budget: int, expected: tuple[int, int]
+) -> None:
+    """Worked out by hand: all head dimensions from 1 to the budget, whole heads."""
+    assert scaling.optimal_allocation(n, budget) == expected
+
+    def error(d: int) -> float:
+        return float(d**-2.0 + d ** (d / 2) / n / (budget // d))
+
+    assert min(range(1, budget + 1), key=error) == expected[1]
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.3, 1.0])
+def test_correlation_enters_as_rho_plus_the_rest_over_heads(rho: float) -> None:
+    n, budget, d = 1e6, 512, 16.0
+    found = scaling.mse_model(d, n, budget, a=2, b=3, correlation=rho)
+    expected = 2 / d**2 + 3 * d ** (d / 2) / n * (rho + (1 - rho) * d / budget)
+    assert found == pytest.approx(expected, rel=1e-13)
+    best = scaling.optimal_head_dim(n, budget, 2, 3, rho)
+    near = scaling.mse_model([best * 0.999, best, best * 1.001], n, budget, 2, 3, rho)
+    assert near.argmin() == 1
+
+
+def test_extreme_constants_do_not_overflow() -> None:
+    most = scaling.optimal_head_dim(1e308, 1e308, a=1e308, b=1e-308)
+    assert most == scaling.MOST_HEAD_DIM == 4096
 
 
 @property_test

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -211,6 +212,31 @@ def test_opposite_circuits_have_overlap_minus_one() -> None:
     w_q, w_k = np.random.default_rng(2).standard_normal((2, 1, 6, 2))
     pair = np.concatenate([w_q, -w_q]), np.concatenate([w_k, w_k])
     np.testing.assert_allclose(subspaces.circuit_overlaps(*pair), [[1, -1], [-1, 1]], **EXACT)
+
+
+def test_a_zero_circuit_is_told_from_a_small_one() -> None:
+    """W_K^T W_Q of orthogonal ranges is not zero: only a map that is zero has no direction."""
+    w_q, w_k = np.random.default_rng(5).standard_normal((2, 2, 6, 2))
+    small = np.stack([w_q[0], 1e-3 * w_q[1]])
+    np.testing.assert_allclose(
+        subspaces.circuit_overlaps(small, w_k), subspaces.circuit_overlaps(w_q, w_k), **EXACT
+    )
+    with pytest.raises(ValueError, match="of head 1 is zero"):
+        subspaces.circuit_overlaps(np.stack([w_q[0], 0 * w_q[1]]), w_k)
+    first, second = np.eye(6)[:, :2], np.eye(6)[:, 2:4]
+    dead = np.stack([w_q[0], first * [1, 0]]), np.stack([w_k[0], second * [0, 1]])
+    with pytest.raises(ValueError, match="of head 1 is zero"):  # e1 e1^T times 0 + 0 times e4 e4^T
+        subspaces.circuit_overlaps(*dead)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_cosines_of_circuits_never_leave_their_range(seed: int) -> None:
+    w_q, w_k = np.random.default_rng(seed).standard_normal((2, 1, 40, 7)).astype(np.float32)
+    clones = np.repeat(w_q, 6, axis=0), np.repeat(w_k, 6, axis=0)
+    signs = np.array([1, -1, 1, -1, 1, -1], np.float32)[:, None, None]
+    found = subspaces.circuit_overlaps(signs * clones[0], clones[1])
+    assert found.max() == 1
+    assert found.min() == -1
 
 
 def test_circuits_of_grouped_queries_share_their_keys() -> None:
@@ -445,6 +471,12 @@ def test_one_head_has_no_packing_bound(n_heads: Any) -> None:
         subspaces.max_hdi(n_heads, 8, 2)
 
 
+def test_two_heads_with_room_can_be_orthogonal() -> None:
+    assert subspaces.max_hdi(2, 8, 2) == 1
+    assert subspaces.max_hdi(4, 8, 2) == 1
+    assert subspaces.max_hdi(8, 8, 2) == pytest.approx(1 - 1 / 7)  # (8*2/8 - 1) / (8 - 1)
+
+
 @property_test
 @given(st.lists(st.floats(1e-8, ALMOST_RIGHT), min_size=1, max_size=5))
 def test_a_pair_at_given_angles_has_them(angles: list[float]) -> None:
@@ -477,3 +509,46 @@ def test_the_mean_covariance_of_a_strong_head_is_infinite() -> None:
     assert subspaces.circuit_covariances(W, W)[0, 0] == np.inf
     with pytest.raises(ValueError, match="overflow"):
         subspaces.circuit_covariances(1e200 * W, 1e200 * W)
+
+
+def test_the_edges_of_the_mean_covariance() -> None:
+    """Two heads u.x with u = s q and u' = t q in one dimension: det = 1 - 2 s t, if s t < 1/2."""
+    W = np.ones((1, 1, 1))
+
+    def covariance(s: float, t: float) -> float:
+        pair = np.array([s, t])[:, None, None], np.ones((2, 1, 1))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return float(subspaces.circuit_covariances(*pair)[0, 1])
+
+    assert covariance(2, -3) == pytest.approx(13**-0.5)  # opposite heads, however strong
+    assert covariance(0.7, 0.7) == pytest.approx(0.02**-0.5)
+    assert covariance(1, 0.5) == np.inf
+    assert covariance(3, 3) == np.inf
+    assert subspaces.circuit_covariances(W / 2, W)[0, 0] == pytest.approx(0.5**-0.5)
+
+
+@pytest.mark.parametrize("columns", [(1, 3), (3, 1), (2, 2)])
+def test_angles_ascend_without_a_warning(columns: tuple[int, int]) -> None:
+    rng = np.random.default_rng(6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(20):
+            a, b = (rng.standard_normal((4, k)) for k in columns)
+            angles = subspaces.principal_angles(a, b)
+            assert (np.diff(angles) >= 0).all()
+            assert len(angles) == min(columns)
+            assert subspaces.principal_angles(a, a)[-1] < 1e-14
+
+
+def test_rank_is_judged_at_rounding_and_by_head() -> None:
+    """A head's smallest singular value is held against its own largest, not another head's."""
+    good = np.random.default_rng(8).standard_normal((2, 10, 3))
+    unlike = good * np.array([1e-30, 1e30])[:, None, None]
+    expected = subspaces.pairwise_overlaps(good)
+    np.testing.assert_allclose(subspaces.pairwise_overlaps(unlike), expected, **EXACT)
+    limit = 10 * np.finfo(float).eps
+    frame = np.linalg.qr(good[0]).Q
+    assert subspaces.orthonormal_bases((frame * [1, 1, 2 * limit])[None]).shape == (1, 10, 3)
+    with pytest.raises(ValueError, match="3 columns of numerical rank 2"):
+        subspaces.orthonormal_bases((frame * [1, 1, limit / 2])[None])
