@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mhanw_core import designs, diversity, subspaces
+from mhanw_core import designs, diversity, ensemble, subspaces
 
 N_SE = 4
 
@@ -108,7 +108,10 @@ def test_pairs_have_the_covariance_of_their_circuits() -> None:
     opposite = np.stack([Q[0], -Q[0]])
     pairs = [(0.4 * Q, Q), (0.4 * opposite, np.stack([Q[0], Q[0]]))]
     found = designs.pair_covariances(rng, 600, pairs, 1500)
-    assert found.shape == (600, 2)
+    again = np.random.default_rng(7)
+    x, q = again.standard_normal((600, 1500, 4)), again.standard_normal((600, 1, 4))
+    w = [ensemble.head_attention_weights(q, x, *pair)[:, :, 0] for pair in pairs]
+    np.testing.assert_allclose(found.T, [1500 * (v[:, 0] * v[:, 1]).sum(axis=1) for v in w])
     mean, se = designs.mean_and_se(found)
     expected = np.array([subspaces.circuit_covariances(*pair)[0, 1] for pair in pairs])
     assert (np.abs(mean - expected) < N_SE * se).all()
