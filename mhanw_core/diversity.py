@@ -88,14 +88,31 @@ def shuffled_hdi(W: ArrayLike, n_deals: int = 200, seed: int = 0) -> Array:
     gram, values = columns.T @ columns, np.empty(n_deals)
     rng = np.random.default_rng(seed)
     for i in range(n_deals):
-        deal = rng.permutation(len(gram)).reshape(n_heads, d_k)
-        squares, axes = np.linalg.eigh(gram[deal[:, :, None], deal[:, None, :]])
-        if (squares[:, 0] <= 1e-10 * squares[:, -1]).any():
+        deal = rng.permutation(len(gram))
+        dealt = gram.take(deal, 0).take(deal, 1).reshape(n_heads, d_k, n_heads, d_k)
+        solved = _solved(dealt)
+        if solved is None:
             return np.full(n_deals, nan)
-        rows = gram[np.ix_(deal.ravel(), deal.ravel())].reshape(n_heads, d_k, -1)
-        a = (axes / squares[:, None] @ np.swapaxes(axes, 1, 2) @ rows).reshape(gram.shape)
-        values[i] = 1 - (np.vdot(a, a.T) / d_k - n_heads) / (n_heads * (n_heads - 1))
+        traces = (
+            np.vdot(solved[h, :, h + 1 :], solved[h + 1 :, :, h].transpose(2, 0, 1))
+            for h in range(n_heads - 1)
+        )
+        values[i] = 1 - sum(traces) / d_k / (n_heads * (n_heads - 1) / 2)
     return values
+
+
+def _solved(gram: Array) -> Array | None:
+    """K_hh^{-1} K_hg for all heads h and g; None where a K_hh is singular to rounding."""
+    n_heads, d_k = gram.shape[:2]
+    own = gram[np.arange(n_heads), :, np.arange(n_heads)]
+    try:
+        inverse = np.linalg.inv(own)
+    except np.linalg.LinAlgError:
+        return None
+    sizes = np.linalg.norm(own, axis=(1, 2)) * np.linalg.norm(inverse, axis=(1, 2))
+    if not (sizes < 1e10).all():
+        return None
+    return np.asarray(inverse @ gram.reshape(n_heads, d_k, -1)).reshape(gram.shape)
 
 
 @dataclass(frozen=True)
@@ -171,7 +188,8 @@ def report(
     """
     w = _two_heads(W)
     n_heads, d_model, d_k = map(int, w.shape)
-    overlaps = subspaces.pairwise_overlaps(w)
+    bases, conditions = subspaces.factor_heads(w)
+    overlaps = subspaces.basis_overlaps(bases)
     index, most = 1 - _pair_mean(overlaps), subspaces.max_hdi(n_heads, d_model, d_k)
     chance = subspaces.random_overlap(d_model, d_k)
     null_mean, n_pairs = 1 - chance.mean, n_heads * (n_heads - 1) / 2
@@ -199,6 +217,6 @@ def report(
         circuit_index=None if circuits is None else 1 - _pair_mean(circuits),
         closest_pair=(first, second),
         closest_overlap=float(overlaps[first, second]),
-        worst_condition=float(np.linalg.cond(w.astype(np.float64)).max()),
+        worst_condition=float(conditions.max()),
         overlaps=overlaps,
     )
