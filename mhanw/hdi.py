@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import binom
 from threadpoolctl import threadpool_limits
 
 from mhanw import CallError, checkpoints
@@ -22,6 +23,7 @@ from mhanw_core.regression import Array
 
 LIGHT = 50_000  # n_heads * head_dim^2; above it a deal takes long, and deals scatter less
 FEW_DEALS = 20
+RARE = 0.001  # more layers below their deals than this chance allows are called real
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Measured:
     """One layer: its report, and the circuit overlaps of every two query heads.
 
     `n_query_heads` exceeds the report's `n_heads` under grouped queries; `circuits` is None
-    without queries, `report` where the layer has one key head.
+    without queries, `report` where the layer has one key head; the null has `n_deals`.
     """
 
     name: str
@@ -37,6 +39,12 @@ class Measured:
     report: diversity.DiversityReport | None
     circuits: Array | None
     remark: str = ""
+    n_deals: int = 0
+
+    @property
+    def below_by_chance(self) -> float:
+        """Chance that one more deal lies below the 95 % band of the others."""
+        return (1 + 0.025 * (self.n_deals - 1)) / (self.n_deals + 1)
 
     def as_dict(self) -> dict[str, Any]:
         """For another program; what is not defined is None."""
@@ -129,7 +137,7 @@ def _measured(layer: checkpoints.Layer, path: str, n_deals: int | None, seed: in
     if circuits is not None:
         apart = 1 - circuits[np.triu_indices(len(circuits), 1)].mean(dtype=np.float64)
         found = replace(found, circuit_index=float(apart))
-    return Measured(layer.name, layer.n_heads, found, circuits)
+    return Measured(layer.name, layer.n_heads, found, circuits, n_deals=deals)
 
 
 def local(path: str) -> str:
@@ -181,8 +189,6 @@ def summary(found: Findings) -> str:
         return f"{found.path}: no layer has two key heads, so there is nothing to compare."
     low, high = min(r.hdi for r in reports), max(r.hdi for r in reports)
     chance = sorted({round(r.null_mean, 3) for r in reports})
-    below = sum(r.hdi < r.shuffled_low for r in reports)
-    dealt = sum(not isnan(r.shuffled_low) for r in reports)
     place, worst = max(
         ((i, m.report) for i, m in enumerate(found.layers) if m.report),
         key=lambda item: item[1].closest_overlap - (1 - item[1].null_mean),
@@ -190,12 +196,26 @@ def summary(found: Findings) -> str:
     range_ = f"{low:.3f}" if low == high else f"{low:.3f} to {high:.3f}"
     by_chance = " or ".join(f"{c:.3f}" for c in chance[:3])
     return (
-        f"{found.path}: {len(reports)} layer{'s' * (len(reports) > 1)}, index {range_} (by chance "
-        f"{by_chance}). {below} of {dealt} lie below their own columns dealt at random"
-        f"{': there, heads share key directions beyond those of the layer' if below else ''}. "
-        f"The closest pair is {pair_name(place, worst.closest_pair)}, "
-        f"overlap {worst.closest_overlap:.2f}. This is "
-        "about key subspaces; it does not say that a head can be removed."
+        f"{found.path}: {len(reports)} layer{'s' * (len(reports) > 1)}, index {range_} "
+        f"(by chance {by_chance}). {_against_deals(found)} "
+        f"The closest pair is {pair_name(place, worst.closest_pair)}, overlap "
+        f"{worst.closest_overlap:.2f}. This is about key subspaces; it does not say that a head "
+        "can be removed."
+    )
+
+
+def _against_deals(found: Findings) -> str:
+    """How many layers lie below their deals, and whether chance alone would do that."""
+    dealt = [m for m in found.layers if m.report and not isnan(m.report.shuffled_low)]
+    if not dealt:
+        return "No layer could be dealt: heads share columns."
+    below = sum(m.report.hdi < m.report.shuffled_low for m in dealt if m.report)
+    expected = sum(m.below_by_chance for m in dealt)
+    beyond = binom.sf(below - 1, len(dealt), expected / len(dealt)) < RARE
+    meaning = ": there, heads share key directions beyond those of the layer" if beyond else ""
+    return (
+        f"{below} of {len(dealt)} lie below their own columns dealt at random (by chance, about "
+        f"{expected:.1g} would){meaning}."
     )
 
 

@@ -79,6 +79,36 @@ def test_the_closest_pair_is_found(tmp_path: Path) -> None:
     assert "L1H1–H3" in hdi.summary(found)
 
 
+def shared_directions(tensors: dict[str, Any]) -> None:
+    for name, value in tensors.items():
+        if name.endswith("key.weight"):
+            value.reshape(-1, 4, value.shape[1])[:] *= 0.2
+            value.reshape(-1, 4, value.shape[1])[:] += value[:4]
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_random_layers_are_not_said_to_share_directions(
+    tmp_path: Path, few: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if few:
+        monkeypatch.setattr(hdi, "LIGHT", 0)
+    random = hdi.summary(hdi.measure(str(bert(tmp_path / "random", layers=40))))
+    assert "of 40 lie below" in random
+    assert f"(by chance, about {3 if few else 1} would)." in random
+    made = bert(tmp_path / "shared", layers=40, spoil=shared_directions)
+    assert "beyond those of the layer." in hdi.summary(hdi.measure(str(made)))
+
+
+def test_clones_cannot_be_dealt(tmp_path: Path) -> None:
+    def clone(tensors: dict[str, Any]) -> None:
+        for name, value in tensors.items():
+            if name.endswith("key.weight"):
+                value[4:] = np.tile(value[:4], (3, 1))
+
+    found = hdi.summary(hdi.measure(str(bert(tmp_path / "clones", spoil=clone))))
+    assert "No layer could be dealt: heads share columns." in found
+
+
 def test_several_models_are_compared(tmp_path: Path) -> None:
     bert(tmp_path / "one")
     bert(tmp_path / "two", heads=2)
