@@ -210,6 +210,8 @@ def _like(default: Any, name: str, text: str, chapter: Chapter) -> Any:
             f"{chapter}: parameter {name} is {default!r} by default, so a value of type "
             f"{type(default).__name__} was expected; found {text!r}."
         )
+    if type(value) is int and value < 0:
+        raise CallError(f"{chapter}: {name} is a seed or a count, not negative; found {text!r}.")
     return value
 
 

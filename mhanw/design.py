@@ -142,7 +142,9 @@ def plot(design: Design, file: Path) -> None:
         ("printed terms", figures.ORANGE, None),
         ("fixed dimension", figures.BLUE, design.smoothness),
     )
-    dims = np.arange(1, min(design.budget, 256) + 1)
+    widest = max(256, *(row.head_dim for row in design.recommendations))
+    dims = np.arange(1, min(design.budget, widest) + 1)
+    paper = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     with picture(file, figsize=(7, 4.2)) as (_, ax):
         for name, colour, dimension in readings:
             logs = scaling.allocation_log_errors(design.n, design.budget, dimension=dimension)
@@ -151,7 +153,13 @@ def plot(design: Design, file: Path) -> None:
         for k, row in enumerate(design.recommendations):
             ax.axvline(row.head_dim, color=figures.GREY, linestyle=":", linewidth=1.5)
             side = "right" if row.head_dim**2 > dims[-1] else "left"
-            ax.text(row.head_dim, 2 - 0.35 * k, f" {row.law} ", fontsize=8, va="top", ha=side)
+            ax.text(
+                *(row.head_dim, 2 - 0.35 * k, f" {row.law} "),
+                fontsize=8,
+                va="top",
+                ha=side,
+                bbox=paper,
+            )
         ax.set(xscale="log", xlabel="head_dim", ylabel="log10 of the error", ylim=(None, 2.1))
         ax.set_title(f"budget {design.budget}, n = {design.n:g}")
         ax.legend(loc="lower left")

@@ -80,6 +80,7 @@ def test_injected_parameters_do_not_shift_the_cell_number(root: Path) -> None:
             "seed is 7 by default, so a value of type int was expected; found 'x'",
         ),
         (["1", "-p", "seed", "1.5"], "type int was expected; found '1.5'"),
+        (["1", "-p", "seed", "-1"], "seed is a seed or a count, not negative; found '-1'"),
         (["1", "-p", "loud", "1"], "type bool was expected; found '1'"),
         (["1", "-p", "scale", "((((((("], "type float was expected"),
         (["1", "-p", "seed"], "type int was expected; found ''"),
