@@ -64,6 +64,20 @@ def agree_with_scipy(found: Array, a: Array, b: Array) -> None:
     assert (np.abs(found - expected) <= allowed).all()
 
 
+@pytest.mark.parametrize("condition", [1.0, 30.0, 1e3, 9e3, 1e6, 1e10])
+def test_ill_conditioned_heads_have_accurate_bases(condition: float) -> None:
+    """The fast factorisation and the one that takes over where it would lose digits."""
+    rng = np.random.default_rng(9)
+    frame = np.linalg.qr(rng.standard_normal((3, 40, 5))).Q
+    mixing = rotation(rng, 5) * np.geomspace(1, 1 / condition, 5) @ rotation(rng, 5)
+    found = subspaces.factor_heads(frame @ mixing)
+    gram = np.swapaxes(found.bases, 1, 2) @ found.bases
+    np.testing.assert_allclose(gram, [np.eye(5)] * 3, atol=1e-14)
+    away = found.bases - frame @ (np.swapaxes(frame, 1, 2) @ found.bases)
+    assert np.linalg.norm(away, 2, (1, 2)).max() < 20 * np.finfo(float).eps * condition
+    np.testing.assert_allclose(found.conditions, condition, rtol=1e-15 * condition + 1e-12)
+
+
 # --- Angles ----------------------------------------------------------------------------------
 
 
