@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -81,11 +82,18 @@ def call_in(root: Path, *args: str) -> Result:
 
 
 def start(root: Path, *args: str) -> subprocess.Popen[str]:
-    """Start the command as a process of its own."""
+    """Start the command as a process of its own, one that hears Ctrl-C."""
     pipe = subprocess.PIPE
     command = [sys.executable, "-m", "mhanw", *args]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    return subprocess.Popen(command, cwd=root, env=environment, stdout=pipe, stderr=pipe, text=True)
+    # Shells let what they start in the background ignore SIGINT, and that is inherited.
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(
+            command, cwd=root, env=environment, stdout=pipe, stderr=pipe, text=True
+        )
+    finally:
+        signal.signal(signal.SIGINT, heard)
 
 
 def prints(folder: Path) -> dict[str, str]:
