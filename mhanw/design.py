@@ -80,45 +80,31 @@ def recommend(budget: int, n: float, smoothness: float = 2.0) -> Design:
     if not smoothness <= MOST_SMOOTHNESS:
         raise CallError(f"smoothness must be at most {MOST_SMOOTHNESS}; found {smoothness:g}.")
     try:
-        printed = scaling.paper_head_dim(n, smoothness)
-        best = scaling.optimal_allocation(n, budget)
-        fixed = scaling.fixed_dimension_head_dim(n, smoothness, budget)
+        law = scaling.paper_head_dim(n, smoothness)
+        printed = scaling.allocation_log_errors(n, budget)
+        fixed = scaling.allocation_log_errors(n, budget, dimension=smoothness)
     except ValueError as error:
         raise CallError(f"{error}") from None
     wanted = {
-        f"printed law, (ln n)^(2/(4+{smoothness:g}))": printed,
-        "minimum of the printed terms": best.head_dim,
-        f"the terms with dimension {smoothness:g} fixed": fixed,
+        f"printed law, (ln n)^(2/(4+{smoothness:g}))": law,
+        "minimum of the printed terms": 1 + int(printed.argmin()),
+        f"minimum with dimension {smoothness:g} fixed": 1 + int(fixed.argmin()),
     }
     models = similar_models(budget)
     if models:
         wanted["published models, median"] = median(m.head_dim for m in models)
-    rows = _costs({law: _whole(d, budget) for law, d in wanted.items()}, budget, n, smoothness)
+    dims = {name: max(1, min(round(d), budget)) for name, d in wanted.items()}
+    costs = [(logs - logs.min()) / np.log(10) for logs in (printed, fixed)]
+    rows = tuple(
+        Recommendation(name, d, budget // d, *(float(cost[d - 1]) for cost in costs))
+        for name, d in dims.items()
+    )
     return Design(budget, n, smoothness, rows, _meaningful(n), models)
-
-
-def _whole(head_dim: float, budget: int) -> int:
-    return max(1, min(round(head_dim), budget))
 
 
 def _meaningful(n: float) -> float:
     """Head dimension at which d^{d/2} = n: there the printed variance reaches the noise's."""
     return float(np.exp(lambertw(2 * np.log(n)).real))
-
-
-def _costs(
-    dims: dict[str, int], budget: int, n: float, smoothness: float
-) -> tuple[Recommendation, ...]:
-    printed, fixed = (
-        (logs - logs.min()) / np.log(10)
-        for logs in (
-            scaling.allocation_log_errors(n, budget, dimension=d) for d in (None, smoothness)
-        )
-    )
-    return tuple(
-        Recommendation(law, d, budget // d, float(printed[d - 1]), float(fixed[d - 1]))
-        for law, d in dims.items()
-    )
 
 
 def similar_models(budget: int) -> tuple[scaling.Architecture, ...]:

@@ -59,7 +59,8 @@ def test_costs_are_those_of_all_allocations(budget: int, n: float, smoothness: f
             (fixed, row.log10_cost_fixed),
         ):
             assert 10**cost == pytest.approx(errors[row.head_dim] / min(errors.values()))
-    law, least, *_ = found.recommendations
+    law, least, least_fixed, *_ = found.recommendations
+    assert fixed[least_fixed.head_dim] == min(fixed.values())
     assert law.head_dim == max(1, round(math.log(n) ** (2 / (4 + smoothness))))
     assert printed[least.head_dim] == min(printed.values())
 
